@@ -1,0 +1,1 @@
+"""DeepInfer backend for Huawei Ascend NPUs."""

@@ -1,0 +1,90 @@
+"""Device, stream, event and captured graph: the run-time services that a backend gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Bytes free and in all, after the allocator gave back what it does not use."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+class Stream(Protocol):
+    """An order of device work."""
+
+    def wait_event(self, event: Event) -> None:
+        """Work queued later waits for what ``event`` recorded."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block the host until the work queued so far is done."""
+        ...
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark the end of the work queued so far on ``stream`` (the current one by default)."""
+        ...
+
+    def query(self) -> bool:
+        """True when the marked work is done."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block the host until the marked work is done."""
+        ...
+
+
+class CapturedGraph(Protocol):
+    """Recorded device work. Inputs and outputs live in the buffers used while it was captured."""
+
+    def replay(self) -> None:
+        """Run the recorded work on the current stream."""
+        ...
+
+
+class Device(Protocol):
+    """One device. Tensors made here are zero-filled unless said otherwise."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where its tensors live."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What limits may ask: ``architecture``, ``name``, ``memory_bytes``, ``compute_units``."""
+        ...
+
+    def memory(self) -> MemoryInfo:
+        """Free and total memory."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block the host until all work queued on this device is done."""
+        ...
+
+    def upload(self, host: Tensor) -> Tensor:
+        """Copy a host tensor to the device, asynchronously where pinned memory exists."""
+        ...
+
+    def capture(self, work: Callable[[], None]) -> CapturedGraph:
+        """Record ``work``, which has run before; backends without capture return a graph that calls it."""
+        ...
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """A scope in which waiting for the device raises, where ``Capabilities.no_sync_scope`` says so."""
+        ...

@@ -1,0 +1,58 @@
+"""Implementations that declare ``row_invariant``: a row's bits depend neither on other rows nor on its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.conformance.call import Call, calls
+from deepinfer_core.conformance.check import Check
+from deepinfer_core.conformance.compare import compare_bits
+from deepinfer_core.conformance.execute import observe
+from deepinfer_core.conformance.implementations import Candidate, candidates
+from deepinfer_core.conformance.subject import Subject
+from deepinfer_core.conformance.values import replace_tensors
+
+ARRANGEMENTS: dict[str, Callable[[int], Tensor]] = {
+    "again": torch.arange,
+    "reversed": lambda rows: torch.arange(rows).flip(0),
+    "rotated": lambda rows: torch.arange(rows).roll(1),
+    "last_row_alone": lambda rows: torch.tensor([rows - 1]),
+    "first_half": lambda rows: torch.arange((rows + 1) // 2),
+    "twice": lambda rows: torch.arange(rows).repeat(2),
+    "many": lambda rows: torch.arange(rows).repeat(1 + 300 // rows),
+}
+"""Name -> which of the case's rows are in the call, in which order; ``many`` is beyond any decode batch."""
+
+
+def checks(subject: Subject) -> Iterator[Check]:
+    """``invariance/<op>/<case>/<way>/<arrangement>`` for every way that claims it."""
+    for op in subject.catalogue:
+        for call in calls(op):
+            if not call.rows:
+                continue
+            for candidate in candidates(subject.backend, call):
+                if _claims(candidate, call):
+                    for name in ARRANGEMENTS:
+                        run = partial(_same_bits, subject, candidate, call, name)
+                        yield Check(id=f"invariance/{call.name}/{candidate.label}/{name}", family=op.family, run=run)
+
+
+def _claims(candidate: Candidate, call: Call) -> bool:
+    """Whether the binding report would say that this way is row-invariant."""
+    if candidate.implementation is not None:
+        return candidate.implementation.row_invariant
+    if candidate.kind != "decomposed":
+        return False
+    return all(any(i.row_invariant for i in candidate.backend.table.of(part.op)) for part in call.op.parts)
+
+
+def _same_bits(subject: Subject, candidate: Candidate, call: Call, arrangement: str) -> None:
+    chosen = ARRANGEMENTS[arrangement](call.rows)
+    whole = observe(candidate, call, subject.device)
+    arranged = observe(candidate, call.with_rows(chosen), subject.device)
+    expected = replace_tensors(whole.result, lambda t: t.index_select(0, chosen))
+    compare_bits(arranged.result, expected, "result")

@@ -1,0 +1,90 @@
+"""The host as a device: work is done when a call returns, so waiting is free and a graph is a function."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.backend.device import MemoryInfo
+
+_ARCHITECTURES = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm", "arm64": "arm"}
+
+
+@dataclass(frozen=True, slots=True)
+class EagerGraph:
+    """A graph where nothing can be recorded: replaying calls the work again."""
+
+    replay: Callable[[], None]
+
+
+class HostDevice:
+    """The CPU and its memory."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @cached_property
+    def facts(self) -> Mapping[str, str]:
+        """Architecture ``x86`` or ``arm``, processor name, memory, and cores that this process may use."""
+        machine = platform.machine().lower()
+        return {
+            "architecture": _ARCHITECTURES.get(machine, machine),
+            "name": _processor_name() or machine,
+            "memory_bytes": str(self.memory().total_bytes),
+            "compute_units": str(_num_cores()),
+        }
+
+    def memory(self) -> MemoryInfo:
+        """Memory of the machine; what cannot be told free counts as free."""
+        page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+        available = _available_bytes()
+        return MemoryInfo(free_bytes=page * pages if available is None else available, total_bytes=page * pages)
+
+    def synchronize(self) -> None:
+        """Nothing is ever queued."""
+
+    def upload(self, host: Tensor) -> Tensor:
+        return host.clone()
+
+    def capture(self, work: Callable[[], None]) -> EagerGraph:
+        return EagerGraph(work)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """A scope without effect: the host never waits for itself."""
+        return nullcontext()
+
+
+def _available_bytes() -> int | None:
+    """Memory that can be had without swapping, where the kernel tells it."""
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _processor_name() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _read(file: str) -> str:
+    """A file of the kernel, empty where there is none."""
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError:
+        return ""

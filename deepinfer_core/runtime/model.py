@@ -1,0 +1,121 @@
+"""A model bound to one device: parameters packed, graph built, ready for caches and steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deepinfer_core.backend.binding import Binder
+from deepinfer_core.config.fallback import FallbackPolicy
+from deepinfer_core.errors import ConfigError
+from deepinfer_core.logging import get_logger
+from deepinfer_core.model.blocks.settings import Builder
+from deepinfer_core.model.cache_layout import CacheLayout, cache_layout
+from deepinfer_core.model.engram_tables import engram_tables
+from deepinfer_core.model.graph import HashSetup, ModelGraph
+from deepinfer_core.ops.rotary.frequencies import rotary_table
+from deepinfer_core.runtime.cache import allocate_caches
+from deepinfer_core.runtime.parameters import to_device
+
+if TYPE_CHECKING:
+    from deepinfer_core.backend.device import Device
+    from deepinfer_core.backend.interface import Backend
+    from deepinfer_core.backend.report import BindingReport
+    from deepinfer_core.config.architecture import ModelArchitecture
+    from deepinfer_core.config.numerics import Numerics
+    from deepinfer_core.model.parameters import ModelParameters
+    from deepinfer_core.model.step_inputs import KVCaches
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundModel:
+    """What :func:`bind_model` returns.
+
+    Attributes:
+        architecture: The model's shape.
+        numerics: The arithmetic it was bound with.
+        device: Where it runs.
+        graph: The bound graph.
+        layout: What its caches look like.
+        report: Which ops run natively.
+        max_positions: Positions that the rotary tables cover.
+        compressed_map: Token id -> compressed id.
+    """
+
+    architecture: ModelArchitecture
+    numerics: Numerics
+    device: Device
+    graph: ModelGraph
+    layout: CacheLayout
+    report: BindingReport
+    max_positions: int
+    compressed_map: tuple[int, ...]
+
+    @property
+    def lookback(self) -> int:
+        """Compressed ids before a row that its n-grams reach."""
+        engram = self.architecture.engram
+        return engram.max_ngram - 1 if engram else 0
+
+    def allocate(self, num_blocks: int, num_slots: int) -> KVCaches:
+        """Caches for this model; block 0 and slot 0 are dummies on top of the numbers given."""
+        return allocate_caches(self.layout, num_blocks + 1, num_slots + 1, self.device.torch_device, self.numerics)
+
+
+def bind_model(
+    architecture: ModelArchitecture,
+    parameters: ModelParameters,
+    compressed_map: tuple[int, ...],
+    backend: Backend,
+    *,
+    numerics: Numerics,
+    policy: FallbackPolicy = FallbackPolicy.ALLOW_REFERENCE,
+    max_positions: int = 0,
+) -> BoundModel:
+    """Bind a model to a backend.
+
+    Args:
+        architecture: The model's shape.
+        parameters: Its weights on the host.
+        compressed_map: Token id -> compressed id, for the n-gram memory.
+        backend: A loaded backend.
+        numerics: Arithmetic of the run.
+        policy: What is accepted besides native implementations.
+        max_positions: Longest context; 0 takes the model's maximum.
+
+    Raises:
+        UnsupportedByBackend: The policy refuses how some op would run; all are listed.
+        ConfigError: ``max_positions`` exceeds what the model was made for.
+    """
+    limit = architecture.max_position_embeddings
+    if max_positions > limit:
+        raise ConfigError(f"max_model_len is {max_positions}, but the model has {limit} positions; ask for at most {limit}")
+    positions = max_positions or limit
+    device = backend.device()
+    binder = Binder(backend, policy, numerics.activation)
+    tables = tuple(rotary_table(positions, architecture.attention, compressed=c).to(device.torch_device) for c in (False, True))
+    builder = Builder(architecture, numerics, binder, (tables[0], tables[1]))
+    setup = _hash_setup(architecture, compressed_map)
+    graph = ModelGraph(builder, to_device(parameters, device.torch_device), setup)
+    report = binder.finish()
+    log.info(report.summary())
+    wide_bytes = 8 if numerics.activation == "f64" else 4
+    return BoundModel(
+        architecture=architecture,
+        numerics=numerics,
+        device=device,
+        graph=graph,
+        layout=cache_layout(architecture, wide_bytes=wide_bytes),
+        report=report,
+        max_positions=positions,
+        compressed_map=compressed_map,
+    )
+
+
+def _hash_setup(architecture: ModelArchitecture, compressed_map: tuple[int, ...]) -> HashSetup | None:
+    engram = architecture.engram
+    if engram is None:
+        return None
+    return HashSetup(tables=engram_tables(engram), pad_id=compressed_map[engram.pad_token_id])

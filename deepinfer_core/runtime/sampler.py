@@ -1,0 +1,196 @@
+"""Logits to tokens: the stages of sampling, bound once, run when a request of the batch asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.backend.binding import Binder, BoundOp
+from deepinfer_core.errors import require
+from deepinfer_core.ops.sampling.apply_logit_bias import apply_logit_bias
+from deepinfer_core.ops.sampling.apply_penalties import apply_penalties
+from deepinfer_core.ops.sampling.apply_token_mask import apply_token_mask
+from deepinfer_core.ops.sampling.finite_rows import finite_rows
+from deepinfer_core.ops.sampling.greedy import greedy
+from deepinfer_core.ops.sampling.process_logits import process_logits
+from deepinfer_core.ops.sampling.random import DRAW
+from deepinfer_core.ops.sampling.sample import sample
+from deepinfer_core.ops.sampling.top_logprobs import top_logprobs
+from deepinfer_core.runtime import sampling_tensors
+from deepinfer_core.runtime.sampling_tensors import SamplingRow
+from deepinfer_core.sampling_params import MAX_LOGPROBS
+
+USUAL_LOGPROBS = 20
+"""Alternatives that are cheap to report; a batch in which somebody asks for more runs the op that was bound for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of a token in the model's own distribution, and its place from 1, best first."""
+
+    logprob: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledToken:
+    """The outcome of one row on the host.
+
+    Attributes:
+        token_id: The token, or -1 when there is an error.
+        error: Why no token could be chosen, or "".
+        logprobs: The token, then the alternatives best first, if the request asked for them.
+    """
+
+    token_id: int
+    error: str = ""
+    logprobs: dict[int, TokenLogprob] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRows:
+    """The outcome of all rows, still on the device.
+
+    Attributes:
+        token_ids: ``[n]`` int32, -1 in rows that failed.
+        finite: ``[n]`` bool, False where the model's logits define no distribution.
+        drawable: ``[n]`` bool, False also where bias, masks or penalties left none.
+        logprobs: What ``sampling.top_logprobs`` returned, or None.
+    """
+
+    token_ids: Tensor
+    finite: Tensor
+    drawable: Tensor
+    logprobs: tuple[Tensor, Tensor, Tensor, Tensor] | None
+
+    def on_host(self, rows: Sequence[SamplingRow]) -> list[SampledToken]:
+        """Wait for the device and return one record per row, logprobs cut to what each request asked."""
+        ids, finite, drawable = self.token_ids.tolist(), self.finite.tolist(), self.drawable.tolist()
+        reported = self._reported(ids, rows)
+        return [
+            SampledToken(token_id=token, error=_failure(fine, possible), logprobs=values if possible else {})
+            for token, fine, possible, values in zip(ids, finite, drawable, reported, strict=True)
+        ]
+
+    def _reported(self, ids: Sequence[int], rows: Sequence[SamplingRow]) -> list[dict[int, TokenLogprob]]:
+        if self.logprobs is None:
+            return [{} for _ in rows]
+        chosen, ranks, best, best_ids = (values.tolist() for values in self.logprobs)
+        found: list[dict[int, TokenLogprob]] = []
+        for number, row in enumerate(rows):
+            wanted = row.params.logprobs
+            values: dict[int, TokenLogprob] = {}
+            if wanted is not None:
+                values[ids[number]] = TokenLogprob(chosen[number], ranks[number])
+                for place, (token, value) in enumerate(zip(best_ids[number][:wanted], best[number], strict=False), 1):
+                    values.setdefault(token, TokenLogprob(value, place))
+            found.append(values)
+        return found
+
+
+def _failure(finite: bool, drawable: bool) -> str:
+    if not finite:
+        return "the model's logits for this token are not finite, so that no token can be chosen"
+    if not drawable:
+        return "allowed_token_ids, logit_bias, min_tokens and penalties leave no token that may be chosen"
+    return ""
+
+
+class Sampler:
+    """Chooses one token per row.
+
+    A row's token depends on its logits, parameters, seed, position and history alone, never on the batch.
+    Nothing here waits for the device. The stages, in order: bias and tokens that come too early, allowed tokens,
+    penalties, temperature, top-k, top-p, min-p, draw (spec engine/05 section 8).
+    """
+
+    def __init__(self, binder: Binder, *, vocab_size: int, eos_token_id: int) -> None:
+        """Bind every stage.
+
+        Args:
+            binder: Of the model whose logits are sampled.
+            vocab_size: Columns of the logits.
+            eos_token_id: The end-of-text token, which ``min_tokens`` holds back.
+        """
+        sizes = {"V": vocab_size}
+        self.vocab_size = vocab_size
+        self.eos_token_id = eos_token_id
+        self._upload = binder.backend.device(binder.device_index).upload
+        self._finite_rows = binder.bind(finite_rows, sizes=sizes)
+        self._apply_logit_bias = binder.bind(apply_logit_bias, sizes=sizes)
+        self._apply_token_mask = binder.bind(apply_token_mask, sizes=sizes)
+        self._apply_penalties = binder.bind(apply_penalties, sizes=sizes)
+        self._greedy = binder.bind(greedy, sizes=sizes)
+        self._process_logits = binder.bind(process_logits, sizes=sizes)
+        self._sample = binder.bind(sample, sizes=sizes, purpose=DRAW)
+        widths = sorted({min(width, vocab_size) for width in (0, USUAL_LOGPROBS, MAX_LOGPROBS)})
+        self._top_logprobs = {width: binder.bind(top_logprobs, sizes=sizes, n=width) for width in widths}
+
+    def __call__(self, logits: Tensor, rows: Sequence[SamplingRow]) -> SampledRows:
+        """Choose the next token of each row.
+
+        Args:
+            logits: ``[n, V]`` f32 as the model gave them; not changed.
+            rows: One per row of ``logits``.
+        """
+        expected = (len(rows), self.vocab_size)
+        require(tuple(logits.shape) == expected, f"the sampler got logits {tuple(logits.shape)} for {expected}")
+        finite = self._finite_rows(logits)
+        scores = self._restrict(logits, rows)
+        drawable = finite if scores is logits else finite & self._finite_rows(scores)
+        token_ids = torch.where(drawable, self._choose(scores, rows), -1)
+        return SampledRows(
+            token_ids=token_ids, finite=finite, drawable=drawable, logprobs=self._report(logits, token_ids, rows)
+        )
+
+    def _restrict(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+        """Bias, allowed tokens and penalties; the logits themselves when nobody asks for any."""
+        bias = sampling_tensors.bias(rows, self.vocab_size, self.eos_token_id)
+        if bias is not None:
+            logits = self._apply_logit_bias(logits, *map(self._upload, bias))
+        mask = sampling_tensors.token_mask(rows, self.vocab_size)
+        if mask is not None:
+            logits = self._apply_token_mask(logits, self._upload(mask))
+        penalties = sampling_tensors.penalties(rows, self.vocab_size)
+        if penalties is not None:
+            counts, in_prompt = (
+                self._occurrences(penalties.in_output, logits),
+                self._occurrences(penalties.in_prompt, logits),
+            )
+            factors = map(self._upload, (penalties.repetition, penalties.presence, penalties.frequency))
+            logits = self._apply_penalties(logits, counts, in_prompt > 0, *factors)
+        return logits
+
+    def _occurrences(self, places: Tensor, logits: Tensor) -> Tensor:
+        """How often each flat index occurs, in the shape of the logits."""
+        index = self._upload(places)
+        counts = torch.zeros(logits.numel(), dtype=torch.int32, device=logits.device)
+        return counts.scatter_add_(0, index, torch.ones_like(index, dtype=torch.int32)).view(logits.shape)
+
+    def _choose(self, scores: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+        temperature = sampling_tensors.parameter(rows, lambda p: p.temperature, 0.0)
+        if temperature is None:
+            return self._greedy(scores)
+        filters = (
+            sampling_tensors.parameter(rows, lambda p: max(p.top_k, 0), 0, torch.int32),
+            sampling_tensors.parameter(rows, lambda p: p.top_p, 1.0),
+            sampling_tensors.parameter(rows, lambda p: p.min_p, 0.0),
+        )
+        uploaded = (None if values is None else self._upload(values) for values in filters)
+        logprobs = self._process_logits(scores, self._upload(temperature), *uploaded)
+        seeds, positions = sampling_tensors.seeds(rows), sampling_tensors.positions(rows)
+        return self._sample(logprobs, self._upload(seeds), self._upload(positions))
+
+    def _report(
+        self, logits: Tensor, token_ids: Tensor, rows: Sequence[SamplingRow]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        wanted = [row.params.logprobs for row in rows if row.params.logprobs is not None]
+        if not wanted:
+            return None
+        widths = list(self._top_logprobs)
+        width = next((width for width in widths if width >= max(wanted)), widths[-1])
+        report: BoundOp = self._top_logprobs[width]
+        return report(logits, token_ids)

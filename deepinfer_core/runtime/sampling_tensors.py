@@ -1,0 +1,131 @@
+"""What the requests of a batch ask of the sampler, as host tensors; None for a stage that nobody asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.errors import require
+from deepinfer_core.ops.sampling.apply_token_mask import WORD_BITS, num_mask_words
+from deepinfer_core.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRow:
+    """One row of logits: which token it produces, and for whom.
+
+    Attributes:
+        params: What the request asks.
+        seed: The request's uint64, its own or drawn when the request was added.
+        position: Index in the sequence, prompt included, of the token that is produced.
+        prompt_token_ids: The prompt; read for ``repetition_penalty`` only.
+        output_token_ids: What was generated so far; read for penalties and ``min_tokens``.
+    """
+
+    params: SamplingParams
+    seed: int
+    position: int
+    prompt_token_ids: Sequence[int] = ()
+    output_token_ids: Sequence[int] = ()
+
+
+def parameter(
+    rows: Sequence[SamplingRow], read: Callable[[SamplingParams], float], off: float, dtype: torch.dtype = torch.float32
+) -> Tensor | None:
+    """One number per row, or None when it is ``off`` in all of them."""
+    values = [read(row.params) for row in rows]
+    return torch.tensor(values, dtype=dtype) if any(value != off for value in values) else None
+
+
+def seeds(rows: Sequence[SamplingRow]) -> Tensor:
+    """The bit patterns of the seeds ``[n]`` int64."""
+    return torch.tensor([row.seed - 2**64 if row.seed >= 2**63 else row.seed for row in rows], dtype=torch.int64)
+
+
+def positions(rows: Sequence[SamplingRow]) -> Tensor:
+    """Indices ``[n]`` int32 of the tokens that are produced."""
+    return torch.tensor([row.position for row in rows], dtype=torch.int32)
+
+
+def bias(rows: Sequence[SamplingRow], vocab_size: int, eos_token_id: int) -> tuple[Tensor, Tensor] | None:
+    """Ids and values for ``sampling.apply_logit_bias``: the requests' biases, and -inf for ends that come too early."""
+    wanted = [{**row.params.logit_bias, **dict.fromkeys(_too_early(row, eos_token_id), -torch.inf)} for row in rows]
+    width = max((len(values) for values in wanted), default=0)
+    if not width:
+        return None
+    ids, amounts = torch.full((len(rows), width), -1, dtype=torch.int32), torch.zeros(len(rows), width)
+    for number, values in enumerate(wanted):
+        require(
+            all(0 <= t < vocab_size for t in values),
+            f"bias of tokens {list(values)} reached a vocabulary of {vocab_size}",
+        )
+        ids[number, : len(values)] = torch.tensor(list(values), dtype=torch.int32)
+        amounts[number, : len(values)] = torch.tensor(list(values.values()), dtype=torch.float32)
+    return ids, amounts
+
+
+def _too_early(row: SamplingRow, eos_token_id: int) -> tuple[int, ...]:
+    """Tokens that would end the request before ``min_tokens``."""
+    is_early = len(row.output_token_ids) < row.params.min_tokens
+    return (eos_token_id, *row.params.stop_token_ids) if is_early else ()
+
+
+def token_mask(rows: Sequence[SamplingRow], vocab_size: int) -> Tensor | None:
+    """Words for ``sampling.apply_token_mask``; a request without a list allows all tokens."""
+    if all(row.params.allowed_token_ids is None for row in rows):
+        return None
+    mask = torch.full((len(rows), num_mask_words(vocab_size)), -1, dtype=torch.int32)
+    for number, row in enumerate(rows):
+        if row.params.allowed_token_ids is not None:
+            mask[number] = _mask_words(row.params.allowed_token_ids, vocab_size)
+    return mask
+
+
+def _mask_words(allowed: Iterable[int], vocab_size: int) -> Tensor:
+    words = [0] * num_mask_words(vocab_size)
+    for token in allowed:
+        require(0 <= token < vocab_size, f"allowed token {token} reached a vocabulary of {vocab_size}")
+        words[token // WORD_BITS] |= 1 << token % WORD_BITS
+    return torch.tensor([word - 2**32 if word >= 2**31 else word for word in words], dtype=torch.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """Factors of each row, and where tokens occurred, as flat indices ``row * V + token``.
+
+    Only rows that ask for a penalty have entries. Ids beyond the vocabulary (image places) are left out.
+    """
+
+    repetition: Tensor
+    presence: Tensor
+    frequency: Tensor
+    in_prompt: Tensor
+    in_output: Tensor
+
+
+def penalties(rows: Sequence[SamplingRow], vocab_size: int) -> Penalties | None:
+    """Factors and occurrences for ``sampling.apply_penalties``."""
+    asking = [number for number, row in enumerate(rows) if _has_penalty(row.params)]
+    if not asking:
+        return None
+    return Penalties(
+        torch.tensor([row.params.repetition_penalty for row in rows], dtype=torch.float32),
+        torch.tensor([row.params.presence_penalty for row in rows], dtype=torch.float32),
+        torch.tensor([row.params.frequency_penalty for row in rows], dtype=torch.float32),
+        _flat([(number, rows[number].prompt_token_ids) for number in asking], vocab_size),
+        _flat([(number, rows[number].output_token_ids) for number in asking], vocab_size),
+    )
+
+
+def _has_penalty(params: SamplingParams) -> bool:
+    return (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+def _flat(histories: Sequence[tuple[int, Sequence[int]]], vocab_size: int) -> Tensor:
+    places = [
+        number * vocab_size + token for number, history in histories for token in history if 0 <= token < vocab_size
+    ]
+    return torch.tensor(places, dtype=torch.int64)

@@ -1,0 +1,225 @@
+"""What a request asks of the sampler, in vLLM's words."""
+
+from __future__ import annotations
+
+import numbers
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import Any, TypeGuard
+
+from deepinfer_core.errors import RequestError, describe
+
+MAX_LOGPROBS = 1000
+"""The most alternatives that can be reported with a token."""
+LARGEST_BIAS = 100.0
+"""Bound of ``logit_bias`` in both directions."""
+_LARGEST_INT32 = 2**31 - 1
+_LARGEST_FLOAT32 = 3.4e38
+_UINT64 = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the tokens of one request are chosen and when it ends.
+
+    Every field here has an effect. Construction checks all of them and reports every problem at once.
+
+    Attributes:
+        temperature: Divides the logits; 0 takes the most likely token (the lowest id among equals).
+        top_p: Keep the likeliest tokens up to this mass; 1 keeps all.
+        top_k: Keep this many of the likeliest tokens; 0 or -1 keeps all.
+        min_p: Drop tokens less likely than this share of the likeliest; 0 drops none.
+        seed: Makes the request repeatable, whatever else is in the batch; taken modulo 2^64. None draws a new one
+            for each request that uses this object.
+        max_tokens: Tokens to generate at most.
+        min_tokens: Tokens to generate before the end of text or a stop token may appear.
+        ignore_eos: Go on after the end-of-text token.
+        stop: Texts that end the request; they are cut from the output.
+        stop_token_ids: Tokens that end the request.
+        logprobs: Report the log-probability of each token and of this many alternatives; None reports nothing.
+        presence_penalty: Subtracted from the logit of every token in the output, in [-2, 2].
+        frequency_penalty: Subtracted once per occurrence in the output, in [-2, 2].
+        repetition_penalty: Divides (positive) or multiplies (negative) logits of tokens in prompt or output.
+        logit_bias: Token -> number in [-100, 100] added to its logit.
+        allowed_token_ids: The only tokens that may be generated; None allows all.
+        seq_seed: Another name of ``seed``.
+        top_logprobs: Another name of ``logprobs``.
+
+    Raises:
+        RequestError: Something is of the wrong type, not finite or out of range; all problems are listed.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int = 16
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    allowed_token_ids: Sequence[int] | None = None
+    seq_seed: InitVar[int | None] = None
+    top_logprobs: InitVar[int | None] = None
+
+    def __post_init__(self, seq_seed: int | None, top_logprobs: int | None) -> None:
+        """Check every field, then store it in its plain type (numbers, tuples, a dict of our own)."""
+        read = _Reader()
+        seed = read.alias("seed", self.seed, "seq_seed", seq_seed)
+        logprobs = read.alias("logprobs", self.logprobs, "top_logprobs", top_logprobs)
+        plain: dict[str, Any] = {
+            "temperature": read.number("temperature", self.temperature, 0.0, _LARGEST_FLOAT32),
+            "top_p": read.number("top_p", self.top_p, 0.0, 1.0, above_low=True),
+            "top_k": read.integer("top_k", self.top_k, -1, _LARGEST_INT32, "0 or -1 keeps all tokens"),
+            "min_p": read.number("min_p", self.min_p, 0.0, 1.0),
+            "seed": None if seed is None else read.seed(seed),
+            "max_tokens": read.integer(
+                "max_tokens", self.max_tokens, 1, _LARGEST_INT32, "a request generates at least one token"
+            ),
+            "min_tokens": read.integer("min_tokens", self.min_tokens, 0, _LARGEST_INT32),
+            "ignore_eos": read.flag("ignore_eos", self.ignore_eos),
+            "stop": read.texts("stop", self.stop),
+            "stop_token_ids": read.token_ids("stop_token_ids", self.stop_token_ids),
+            "logprobs": None if logprobs is None else read.integer("logprobs", logprobs, 0, MAX_LOGPROBS),
+            "presence_penalty": read.number("presence_penalty", self.presence_penalty, -2.0, 2.0),
+            "frequency_penalty": read.number("frequency_penalty", self.frequency_penalty, -2.0, 2.0),
+            "repetition_penalty": read.number(
+                "repetition_penalty", self.repetition_penalty, 0.0, _LARGEST_FLOAT32, above_low=True
+            ),
+            "logit_bias": read.bias("logit_bias", self.logit_bias),
+            "allowed_token_ids": read.allowed("allowed_token_ids", self.allowed_token_ids),
+        }
+        if not read.problems and plain["min_tokens"] > plain["max_tokens"]:
+            read.problems.append(
+                f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}; raise max_tokens"
+            )
+        if read.problems:
+            raise RequestError(describe("SamplingParams", read.problems))
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def is_greedy(self) -> bool:
+        """True when no random number is needed."""
+        return self.temperature == 0.0
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Check the token ids against a model; called when the request is added, before it meets a batch.
+
+        Raises:
+            RequestError: Some field names tokens that the model does not have; every such field is listed.
+        """
+        named = {
+            "stop_token_ids": self.stop_token_ids,
+            "logit_bias": tuple(self.logit_bias),
+            "allowed_token_ids": self.allowed_token_ids or (),
+        }
+        problems: list[str] = []
+        for name, ids in named.items():
+            unknown = [token for token in ids if token >= vocab_size]
+            if unknown:
+                problems.append(f"{name} names tokens {unknown[:5]}; this model has tokens 0 to {vocab_size - 1}")
+        if problems:
+            raise RequestError(describe("SamplingParams", problems))
+
+
+class _Reader:
+    """Reads fields into plain types; a field that cannot be read adds a problem and gives a harmless value."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def alias(self, name: str, value: Any, other: str, other_value: Any) -> Any:
+        """The one of two names that was given."""
+        if value is not None and other_value is not None and value != other_value:
+            self.problems.append(f"{name}={value!r} and {other}={other_value!r} mean the same and differ; give one")
+        return other_value if value is None else value
+
+    def number(self, name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> float:
+        if _is_number(value) and low <= value <= high and not (above_low and value == low):
+            return float(value)
+        least = f"{'above' if above_low else 'at least'} {low:g}"
+        self.problems.append(f"{name}={_shown(value)} must be a finite number {least} and at most {high:g}")
+        return low
+
+    def integer(self, name: str, value: Any, low: int, high: int, hint: str = "") -> int:
+        if _is_integer(value) and low <= value <= high:
+            return int(value)
+        self.problems.append(
+            f"{name}={_shown(value)} must be an integer from {low} to {high}" + (f"; {hint}" if hint else "")
+        )
+        return low
+
+    def seed(self, value: Any) -> int:
+        if _is_integer(value):
+            return int(value) & _UINT64
+        self.problems.append(f"seed={_shown(value)} must be an integer; leave it out for a random one")
+        return 0
+
+    def flag(self, name: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            self.problems.append(f"{name}={_shown(value)} must be True or False")
+        return bool(value)
+
+    def texts(self, name: str, value: Any) -> tuple[str, ...]:
+        """One text or several; None is none."""
+        found = (value,) if isinstance(value, str) else _items(value)
+        if found is not None and all(isinstance(text, str) and text for text in found):
+            return found
+        self.problems.append(f"{name}={_shown(value)} must be a text or a list of texts, none of them empty")
+        return ()
+
+    def token_ids(self, name: str, value: Any) -> tuple[int, ...]:
+        """Several tokens; None is none."""
+        found = _items(value)
+        if found is not None and all(_is_integer(token) and token >= 0 for token in found):
+            return tuple(int(token) for token in found)
+        self.problems.append(f"{name}={_shown(value)} must be a list of token ids, integers from 0")
+        return ()
+
+    def allowed(self, name: str, value: Any) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        found = self.token_ids(name, value)
+        if _items(value) == ():
+            self.problems.append(f"{name} is empty, so that no token could be generated; leave it out to allow all")
+        return found
+
+    def bias(self, name: str, value: Any) -> dict[int, float]:
+        """Token -> number; None is none."""
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self.problems.append(f"{name}={_shown(value)} must be a mapping of token id to number")
+            return {}
+        tokens = self.token_ids(name, list(value))
+        biases = [self.number(f"{name}[{token!r}]", value[token], -LARGEST_BIAS, LARGEST_BIAS) for token in value]
+        return dict(zip(tokens, biases, strict=False))
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    """True for a real number, numpy's included; comparisons with it refuse NaN and infinities."""
+    return not isinstance(value, bool) and isinstance(value, numbers.Real)
+
+
+def _is_integer(value: Any) -> TypeGuard[int]:
+    return not isinstance(value, bool) and isinstance(value, numbers.Integral)
+
+
+def _items(value: Any) -> tuple[Any, ...] | None:
+    """The members of a list of values, or None if it is no such thing."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) else None
+
+
+def _shown(value: Any) -> str:
+    """What was given, cut short: it may be anything."""
+    return reprlib.repr(value)

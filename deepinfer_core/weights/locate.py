@@ -1,0 +1,93 @@
+"""What the user calls a model -> the folder that holds its checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from deepinfer_core.errors import CheckpointError, nearest
+from deepinfer_core.weights.check import CONFIG_FILE
+
+SHIPPED_MODELS = ("tiny",)
+"""Checkpoints that come with the project, by the word that names them."""
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_FILES = ["*.json", "*.safetensors"]
+_SUBFOLDERS = ["*/*"]
+
+Download = Callable[[str], str]
+"""Takes a hub id, brings its files to the local cache, returns the folder."""
+
+
+def download_snapshot(hub_id: str) -> str:
+    """Bring the files of a hub repository to the hub library's cache; offline, find them there."""
+    import huggingface_hub
+
+    return huggingface_hub.snapshot_download(hub_id, allow_patterns=_FILES, ignore_patterns=_SUBFOLDERS)
+
+
+def locate(model: str, *, download: Download = download_snapshot) -> Path:
+    """The checkpoint folder of a model.
+
+    Args:
+        model: The word of a shipped model (which wins over a folder of that name; write ``./tiny`` for the folder),
+            an existing folder, or a hub id such as ``owner/name``. Files from the hub are kept in its cache, and
+            ``HF_HUB_OFFLINE`` is honoured.
+        download: Fetches a hub id.
+
+    Raises:
+        CheckpointError: Nothing of that name is there or can be fetched, or the folder is no checkpoint.
+    """
+    if model in SHIPPED_MODELS:
+        return _with_config(Path(__file__).parent.parent / "models" / model, model)
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return _with_config(folder, model)
+    if folder.is_file():
+        raise CheckpointError(f"it is a file; give the folder that holds {CONFIG_FILE} and the weights", model)
+    if not _HUB_ID.fullmatch(model):
+        raise CheckpointError(
+            "there is no such folder, and it is not a hub id of the form owner/name; "
+            f"models that come with the project: {', '.join(SHIPPED_MODELS)}{nearest(model, SHIPPED_MODELS)}",
+            model,
+        )
+    return _with_config(_fetch(model, download), model)
+
+
+def _with_config(folder: Path, model: str) -> Path:
+    if (folder / CONFIG_FILE).is_file():
+        return folder
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    found = f"it holds {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}" if names else "it is empty"
+    raise CheckpointError(f"the folder {folder} has no {CONFIG_FILE}, so it is not a checkpoint ({found})", model)
+
+
+def _fetch(hub_id: str, download: Download) -> Path:
+    from huggingface_hub import errors
+
+    transport_error = errors.HTTPError  # pyright: ignore[reportPrivateImportUsage]  # of whichever client the hub uses
+    try:
+        return Path(download(hub_id))
+    except (transport_error, errors.HFValidationError, OSError) as error:
+        raise CheckpointError(_explain(error), hub_id) from error
+
+
+def _explain(error: Exception) -> str:
+    """What a failed download means to the user, and what to do."""
+    from huggingface_hub import constants, errors
+
+    match error:
+        case errors.GatedRepoError():
+            return "the hub wants its terms accepted first: accept them on the model's page, then run 'hf auth login'"
+        case errors.RepositoryNotFoundError():
+            return "there is no such folder, and the hub has no such model (a private one needs 'hf auth login')"
+        case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled():
+            absent = "there is no such folder, and the hub's cache does not hold the model"
+            if constants.HF_HUB_OFFLINE:
+                return (
+                    f"{absent}; HF_HUB_OFFLINE forbids to fetch it: unset it, or fetch the model where there is network"
+                )
+            return f"{absent}; the hub is out of reach: check the network"
+        case _:
+            return f"the hub did not deliver it ({error}); try again, what is complete is kept"

@@ -1,0 +1,1 @@
+"""DeepInfer backend for NVIDIA GPUs."""
