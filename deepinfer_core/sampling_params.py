@@ -105,11 +105,6 @@ class SamplingParams:
         for name, value in plain.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def is_greedy(self) -> bool:
-        """True when no random number is needed."""
-        return self.temperature == 0.0
-
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check the token ids against a model; called when the request is added, before it meets a batch.
 

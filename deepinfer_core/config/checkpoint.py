@@ -124,12 +124,12 @@ class _Reading:
             return
         leaf = key.leaf if key.leaf in section or key.alias not in section else key.alias
         self.used.update((key.name, f"{key.section}.{key.alias}".lstrip(".")))
+        if key.default is not REQUIRED and section.get(leaf) is None:
+            self.values[key.name] = self._default(key)
+            self.defaulted.add(key.name)
+            return
         if leaf not in section:
-            if key.default is REQUIRED:
-                self.problems.append(f"{key.name} is required but absent{self._spelling(key.leaf, key.section)}")
-            else:
-                self.values[key.name] = self._default(key)
-                self.defaulted.add(key.name)
+            self.problems.append(f"{key.name} is required but absent{self._spelling(key.leaf, key.section)}")
             return
         try:
             self.values[key.name] = key.rule(section[leaf])

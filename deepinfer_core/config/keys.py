@@ -33,7 +33,7 @@ class Key:
         name: Dotted name, the section first.
         rule: What the value may be.
         fills: Field of the architecture that takes the value, dotted; empty for values that are only checked.
-        default: Value of an absent key, or ``REQUIRED``.
+        default: Value of a key that is absent or null, or ``REQUIRED``.
         part: Optional part of the model that the key belongs to; the key counts only in models that have it.
         alias: Another spelling, used by older writers.
     """

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deepinfer_core.backend.device import Device
 
 NO_COMPRESSED_ID = -1
+"""Fills the history before the start of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +64,14 @@ def step_inputs(sequences: Sequence[SequenceRows], *, prefill: bool, lookback: i
     history = [[*s.ngram_history[:lookback], *[NO_COMPRESSED_ID] * (lookback - len(s.ngram_history))] for s in sequences]
     tables = [[*s.blocks, *[0] * (width - len(s.blocks))] for s in sequences]
     return StepInputs(
-        **{name: device.upload(_row(values)) for name, values in columns.items()},
-        ngram_history=device.upload(_row(history).reshape(len(sequences), lookback)),
-        block_table=device.upload(_row(tables).reshape(len(sequences), width)),
+        **{name: device.upload(int32_row(values)) for name, values in columns.items()},
+        ngram_history=device.upload(int32_row(history).reshape(len(sequences), lookback)),
+        block_table=device.upload(int32_row(tables).reshape(len(sequences), width)),
         host_query_lengths=tuple(lengths) if prefill else None,
         host_context_lengths=tuple(contexts) if prefill else None,
     )
 
 
-def _row(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+def int32_row(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+    """Host integers as an int32 tensor."""
     return torch.tensor(values, dtype=torch.int32)

@@ -16,6 +16,7 @@ from deepinfer_core.model.graph import HashSetup, ModelGraph
 from deepinfer_core.ops.rotary.frequencies import rotary_table
 from deepinfer_core.runtime.cache import allocate_caches
 from deepinfer_core.runtime.parameters import to_device
+from deepinfer_core.runtime.sampler import Sampler
 
 if TYPE_CHECKING:
     from deepinfer_core.backend.device import Device
@@ -38,6 +39,7 @@ class BoundModel:
         numerics: The arithmetic it was bound with.
         device: Where it runs.
         graph: The bound graph.
+        sampler: Chooses tokens from logits.
         layout: What its caches look like.
         report: Which ops run natively.
         max_positions: Positions that the rotary tables cover.
@@ -48,6 +50,7 @@ class BoundModel:
     numerics: Numerics
     device: Device
     graph: ModelGraph
+    sampler: Sampler
     layout: CacheLayout
     report: BindingReport
     max_positions: int
@@ -95,10 +98,13 @@ def bind_model(
     positions = max_positions or limit
     device = backend.device()
     binder = Binder(backend, policy, numerics.activation)
-    tables = tuple(rotary_table(positions, architecture.attention, compressed=c).to(device.torch_device) for c in (False, True))
-    builder = Builder(architecture, numerics, binder, (tables[0], tables[1]))
+    table_rows = positions + (architecture.draft.block_size if architecture.draft else 0)
+    plain, compressed = (rotary_table(table_rows, architecture.attention, compressed=c) for c in (False, True))
+    tables = (plain.to(device.torch_device), compressed.to(device.torch_device))
+    builder = Builder(architecture, numerics, binder, tables)
     setup = _hash_setup(architecture, compressed_map)
     graph = ModelGraph(builder, to_device(parameters, device.torch_device), setup)
+    sampler = Sampler(binder, vocab_size=architecture.vocab_size, eos_token_id=architecture.eos_token_id)
     report = binder.finish()
     log.info(report.summary())
     wide_bytes = 8 if numerics.activation == "f64" else 4
@@ -107,6 +113,7 @@ def bind_model(
         numerics=numerics,
         device=device,
         graph=graph,
+        sampler=sampler,
         layout=cache_layout(architecture, wide_bytes=wide_bytes),
         report=report,
         max_positions=positions,

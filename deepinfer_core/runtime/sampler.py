@@ -123,7 +123,7 @@ class Sampler:
         self._apply_logit_bias = binder.bind(apply_logit_bias, sizes=sizes)
         self._apply_token_mask = binder.bind(apply_token_mask, sizes=sizes)
         self._apply_penalties = binder.bind(apply_penalties, sizes=sizes)
-        self._greedy = binder.bind(greedy, sizes=sizes)
+        self.greedy = binder.bind(greedy, sizes=sizes)
         self._process_logits = binder.bind(process_logits, sizes=sizes)
         self._sample = binder.bind(sample, sizes=sizes, purpose=DRAW)
         widths = sorted({min(width, vocab_size) for width in (0, USUAL_LOGPROBS, MAX_LOGPROBS)})
@@ -173,7 +173,7 @@ class Sampler:
     def _choose(self, scores: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
         temperature = sampling_tensors.parameter(rows, lambda p: p.temperature, 0.0)
         if temperature is None:
-            return self._greedy(scores)
+            return self.greedy(scores)
         filters = (
             sampling_tensors.parameter(rows, lambda p: max(p.top_k, 0), 0, torch.int32),
             sampling_tensors.parameter(rows, lambda p: p.top_p, 1.0),

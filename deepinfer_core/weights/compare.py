@@ -12,7 +12,7 @@ from deepinfer_core.weights.header import StoredTensor
 from deepinfer_core.weights.index import CheckpointIndex
 from deepinfer_core.weights.names import ExpectedTensor, is_ignored, scale_name
 
-_MAX_HINTS = 100
+_MAX_HINTS = 20
 """Missing tensors for which a similar name is searched: the search is slow, and a wrong format misses thousands."""
 
 _FOLDED_NORM = re.compile(r"(^|\.)hc_(attn|ffn|head)_norm\.weight$")
@@ -37,7 +37,7 @@ def compare_tensors(
         strict: Count unknown tensors as a problem, not as a note.
     """
     surplus = sorted(name for name in {*index.tensors, *index.unindexed} if name not in expected)
-    unknown = list(_listed("are unknown and not loaded", [name for name in surplus if not _is_known(name)]))
+    unknown = list(_listed("unknown tensors, not loaded", [name for name in surplus if not _is_known(name)]))
     problems = [
         *_missing_problems(expected, surplus, index),
         *_differences(expected, index),
@@ -63,7 +63,7 @@ def _is_known(name: str) -> bool:
 def _listed(what: str, names: Sequence[str]) -> Iterator[str]:
     """One line for any number of names, none for no name."""
     if names:
-        yield f"{len(names)} tensors {what}: {', '.join(names)}"
+        yield f"{what} ({len(names)}): {', '.join(names)}"
 
 
 def _is_missing(name: str, index: CheckpointIndex) -> bool:
@@ -143,9 +143,9 @@ def _notes(expected: Mapping[str, ExpectedTensor], surplus: Sequence[str], index
     vision = [name for name, tensor in expected.items() if not tensor.is_used and name in index.tensors]
     if vision:
         yield f"{len(vision)} tensors of the vision part are known and not loaded"
-    yield from _listed("are known and not needed", [name for name in surplus if is_ignored(name)])
+    yield from _listed("known tensors that are not needed", [name for name in surplus if is_ignored(name)])
     rounded = [name for name, tensor in expected.items() if _is_rounded(tensor, index.tensors.get(name))]
-    yield from _listed("are stored as F32 and rounded to BF16 when loaded", rounded)
+    yield from _listed("F32 tensors, rounded to BF16 when loaded", rounded)
     for name, stored in index.tensors.items():
         scale = index.tensors.get(scale_name(name)) if name.endswith(".engram.embed.weight") else None
         if scale is not None and scale.shard != stored.shard:

@@ -101,3 +101,11 @@ def test_op_of_another_file_is_used_only_as_a_declared_part() -> None:
         foreign = {v.name for v in vars(importlib.import_module(module)).values() if isinstance(v, Op) and v not in ops}
         parts = {part.op.name for op in ops for part in op.parts}
         assert foreign <= parts, f"{module} imports {sorted(foreign - parts)}, which no composite of it has as a part"
+
+
+@pytest.mark.parametrize("package", ["config", "parallel", "scheduler"])
+def test_package_of_integers_is_under_the_contract_as_soon_as_it_exists(package: str) -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    bound = next(contract["source_modules"] for contract in contracts if contract["id"] == "no-tensors")
+
+    assert (f"deepinfer_core.{package}" in bound) == (ROOT / "deepinfer_core" / package).is_dir()

@@ -42,7 +42,9 @@ def test_every_exception_to_that_is_still_needed() -> None:
     assert set(ALLOWED) - platform_words() == set()
 
 
-@pytest.mark.parametrize("text", ["torch.cuda.Stream", "is_npu", "CUDA graph", "sm_90", "sm100", "an H200", "nccl_group"])
+@pytest.mark.parametrize(
+    "text", ["torch.cuda.Stream", "is_npu", "CUDA graph", "sm_90", "sm100", "an H200", "nccl_group"]
+)
 def test_the_pattern_finds_platform_words(text: str) -> None:
     assert PLATFORM_WORD.search(text)
 

@@ -23,7 +23,11 @@ def tracked(package: str) -> list[Path]:
     """Files of a package that are no by-product of building or running it."""
     products = {"__pycache__", "build", "dist"}
     files = (path.relative_to(ROOT) for path in (ROOT / package).rglob("*") if path.is_file())
-    return [path for path in files if not products & set(path.parts) and not any(p.endswith(".egg-info") for p in path.parts)]
+    return [
+        path
+        for path in files
+        if not products & set(path.parts) and not any(p.endswith(".egg-info") for p in path.parts)
+    ]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -44,7 +48,9 @@ def test_every_folder_with_code_is_a_package(package: str) -> None:
 def test_every_data_file_is_shipped(package: str) -> None:
     globs = project(package)["tool"]["setuptools"]["package-data"][package]
     not_shipped = {"pyproject.toml", "README.md", "LICENSE"}
-    data = [path.relative_to(package) for path in tracked(package) if path.suffix != ".py" and path.name not in not_shipped]
+    data = [
+        path.relative_to(package) for path in tracked(package) if path.suffix != ".py" and path.name not in not_shipped
+    ]
 
     assert [str(path) for path in data if not any(path.match(pattern) for pattern in globs)] == []
     assert Path("py.typed") in data

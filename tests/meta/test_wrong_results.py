@@ -31,7 +31,9 @@ def _everywhere(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "op", [window_slots, compress_pairs, store, linear, select_experts, rms_norm, quantize, top_k], ids=lambda op: op.name
+    "op",
+    [window_slots, compress_pairs, store, linear, select_experts, rms_norm, quantize, top_k],
+    ids=lambda op: op.name,
 )
 def test_right_implementation_passes(kit, right, op):
     """Without a bug the same planting finds nothing, so what the other tests find is the bug."""
@@ -61,7 +63,7 @@ def test_window_off_by_one_is_caught(kit, right):
     failures = kit.failures({window_slots: Implementation(run=early)})
 
     assert {"/".join(f.id.split("/")[:2]) for f in failures} == _everywhere("attention.window_slots")
-    assert all("result[0]" in f.detail for f in failures)
+    assert all("result[0]" in f.detail for f in failures if f.id.startswith("ops/"))
 
 
 def test_ignored_padding_slot_is_caught(kit, right):
@@ -76,7 +78,7 @@ def test_ignored_padding_slot_is_caught(kit, right):
         "padding_only",
         "sliced_inputs",
     }
-    assert not any("shuffled/native" in f.id for f in failures), "cases without padding are stored rightly"
+    assert not any(f.id.startswith("ops/") and "shuffled" in f.id for f in failures), "without padding nothing is wrong"
 
 
 def test_wrong_tie_rule_of_experts_is_caught_by_the_tied_case_alone(kit, right):
@@ -118,7 +120,7 @@ def test_wrong_nibble_order_is_caught_for_four_bit_formats_alone(kit, right):
 
 
 def test_stale_compressor_state_is_caught(kit, right):
-    def forget(gate, value, positions, row_sequence, state_slots, context_lengths, ring, *, out):
+    def forget(gate, value, positions, row_sequence, state_slots, context_lengths, ring, *, out):  # noqa: PLR0917  # the op's
         return right(compress_pairs)(
             gate, value, positions, row_sequence, state_slots, context_lengths, ring.clone(), out=out
         )
@@ -135,8 +137,9 @@ def test_unsaturated_fp8_cast_is_caught(kit, right):
 
     def unsaturated(x, *, format):
         made = right(quantize)(x, format=format)
-        largest = x.float().unflatten(-1, (-1, made.spec.group)).abs().amax(-1)
-        return QuantTensor(made.data, (largest / 6.0).to(torch.float8_e4m3fn).view(torch.uint8), format)
+        scale = x.float().unflatten(-1, (-1, made.spec.group)).abs().amax(-1) / 6.0
+        cast = torch.where(scale < 464.0, scale, torch.nan)  # what casts do that round past the largest value to NaN
+        return QuantTensor(made.data, cast.to(torch.float8_e4m3fn).view(torch.uint8), format)
 
     assert "ops/quantize.quantize" not in kit.failing({op: Implementation(run=right(quantize))})
     assert "ops/quantize.quantize" in kit.failing({op: Implementation(run=unsaturated)})
@@ -151,5 +154,6 @@ def test_one_percent_error_is_caught(kit, right):
     assert {"/".join(f.id.split("/")[:2]) for f in failures} == _everywhere("norm.rms_norm")
     (detail,) = [f.detail for f in failures if f.id == "ops/norm.rms_norm/many_rows/native"]
     assert "norm.rms_norm/many_rows" in detail
-    assert "differs first at (0, 0)" in detail
+    assert "differs first at (0, " in detail
+    assert "tolerances (allowed: relative 0.0078125 + absolute 0.001)" in detail
     assert "deepinfer conformance --accelerator planted --only ops/norm.rms_norm/many_rows/native" in detail

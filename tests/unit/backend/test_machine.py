@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from deepinfer_ascend.info import NO_DEVICE_CODE as NO_ASCEND_CODE
 from deepinfer_ascend.info import RUNTIME, AscendInfo
-from deepinfer_cuda.info import DRIVER, CudaInfo
-from deepinfer_cuda.info import NO_DEVICE_CODE as NO_CUDA_CODE
-
 from deepinfer_core.backend.machine import Machine, count_visible, package_folder
 from deepinfer_core.errors import UnsupportedByBackend
+from deepinfer_cuda.info import DRIVER, CudaInfo
+from deepinfer_cuda.info import NO_DEVICE_CODE as NO_CUDA_CODE
 
 
 def loader(*present: str) -> Callable[[str], object]:
@@ -26,7 +26,9 @@ def loader(*present: str) -> Callable[[str], object]:
     return load
 
 
-def machine(root: Path, *, nodes: tuple[str, ...] = (), libraries: tuple[str, ...] = (), packages: tuple[str, ...] = ()) -> Machine:
+def machine(
+    root: Path, *, nodes: tuple[str, ...] = (), libraries: tuple[str, ...] = (), packages: tuple[str, ...] = ()
+) -> Machine:
     (root / "dev").mkdir()
     for node in nodes:
         (root / "dev" / node).touch()
@@ -54,7 +56,10 @@ def test_missing_library_is_not_found_and_a_broken_one_says_why() -> None:
         raise OSError("libother.so: cannot open shared object file")
 
     assert Machine(load_library=loader()).library_problem("libx.so") == "libx.so not found"
-    assert Machine(load_library=broken).library_problem("libx.so") == "libx.so does not load: libother.so: cannot open shared object file"
+    assert (
+        Machine(load_library=broken).library_problem("libx.so")
+        == "libx.so does not load: libother.so: cannot open shared object file"
+    )
     assert Machine(load_library=loader("libx.so")).library_problem("libx.so") == ""
 
 
@@ -67,7 +72,17 @@ def test_package_folder_finds_without_importing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "expected"), [(None, 4), ("", 0), ("0", 1), ("0,2", 2), ("0,1,-1,2", 2), ("-1", 0), ("GPU-7f1c,GPU-0a2b", 2), ("0,1,2,3,4,5", 4)]
+    ("visible", "expected"),
+    [
+        (None, 4),
+        ("", 0),
+        ("0", 1),
+        ("0,2", 2),
+        ("0,1,-1,2", 2),
+        ("-1", 0),
+        ("GPU-7f1c,GPU-0a2b", 2),
+        ("0,1,2,3,4,5", 4),
+    ],
 )
 def test_visible_devices_end_at_the_first_invalid_id(visible: str | None, expected: int) -> None:
     assert count_visible(4, visible) == expected
@@ -130,5 +145,7 @@ def test_skeletons_claim_no_op_and_refuse_a_device_in_words(info: CudaInfo | Asc
     backend = info.load()
 
     assert dict(backend.table.entries) == {}
-    with pytest.raises(UnsupportedByBackend, match=f"{info.name}.*device 0 was asked for, but this version has no device code"):
+    with pytest.raises(
+        UnsupportedByBackend, match=f"{info.name}.*device 0 was asked for, but this version has no device code"
+    ):
         backend.device()

@@ -19,6 +19,8 @@ from deepinfer_core.backend.plugins import GROUP, Plugins
 from deepinfer_core.backend.registry import backend_names, describe_backends, load, open_info, select
 from deepinfer_core.errors import BackendLoadError, BackendNotFound, CapacityError
 
+FOUND = ProbeResult(usable=True, reason="found one", device_count=1)
+
 
 @dataclass(kw_only=True)
 class FakeInfo:
@@ -26,7 +28,7 @@ class FakeInfo:
     interface_version: int = INTERFACE_VERSION
     priority: int = 0
     install_hint: str = "pip install its-driver"
-    result: ProbeResult | Exception = ProbeResult(usable=True, reason="found one", device_count=1)
+    result: ProbeResult | Exception = FOUND
     variables: dict[str, str] = field(default_factory=dict)
     loaded: Any = "a backend"
 
@@ -140,7 +142,8 @@ def test_unusable_backend_gives_reason_remedy_and_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "upgrade"), [(INTERFACE_VERSION - 1, "upgrade the backend"), (INTERFACE_VERSION + 1, "upgrade deepinfer-core")]
+    ("version", "upgrade"),
+    [(INTERFACE_VERSION - 1, "upgrade the backend"), (INTERFACE_VERSION + 1, "upgrade deepinfer-core")],
 )
 def test_other_interface_version_is_refused_in_words(version: int, upgrade: str) -> None:
     found = plugins(FakeInfo(name="old", interface_version=version))
@@ -153,7 +156,9 @@ def test_entry_point_that_is_no_backend_info_is_refused_in_words() -> None:
     point = EntryPoint("odd", "package.info:Info", GROUP)
     odd = DriverManager.make_test_instance(Extension("odd", point, None, SimpleNamespace(name="odd", probe=None)))
 
-    with pytest.raises(BackendLoadError, match="has no interface_version, priority, install_hint, prepare_process, load"):
+    with pytest.raises(
+        BackendLoadError, match="has no interface_version, priority, install_hint, prepare_process, load"
+    ):
         open_info("odd", Plugins(entry_points=lambda: [point], driver=lambda name: odd))
 
 
@@ -168,7 +173,7 @@ def test_failing_import_is_wrapped_and_chained(cause: Exception) -> None:
 def test_name_offered_twice_is_refused() -> None:
     twice = plugins(broken={"card": MultipleMatches("two")})
 
-    with pytest.raises(BackendLoadError, match="'card' is offered by 1 packages .*uninstall all but one"):
+    with pytest.raises(BackendLoadError, match=r"'card' is offered by 1 packages .*uninstall all but one"):
         open_info("card", twice)
 
 
@@ -192,7 +197,9 @@ def test_states_tell_usable_unusable_and_broken_apart() -> None:
 
 @pytest.mark.parametrize("cause", [ImportError("no libx"), OSError("libx.so"), RuntimeError("extension")])
 def test_backend_that_does_not_load_is_wrapped_with_the_remedy(cause: Exception) -> None:
-    with pytest.raises(BackendLoadError, match="'card' does not load: .*\nTo use it: pip install its-driver") as caught:
+    with pytest.raises(
+        BackendLoadError, match=r"'card' does not load: .*\nTo use it: pip install its-driver"
+    ) as caught:
         load(FakeInfo(name="card", loaded=cause))
 
     assert caught.value.__cause__ is cause

@@ -116,9 +116,7 @@ def test_absent_quantization_key_is_refused(released: dict[str, Any], key: str) 
 
 @pytest.mark.parametrize("source", [None, -1])
 def test_null_and_negative_candidate_source_both_mean_off(released: dict[str, Any], source: int | None) -> None:
-    config = edited(
-        released, candidate_source_layer_id=source, candidate_topk_blocks=OFF, candidate_block_size=OFF
-    )
+    config = edited(released, candidate_source_layer_id=source, candidate_topk_blocks=OFF, candidate_block_size=OFF)
 
     model, _ = read_architecture(config)
 
@@ -179,15 +177,23 @@ def test_model_without_engram_draft_and_vision_needs_none_of_their_keys(released
 
 
 def test_optional_keys_override_their_defaults(released: dict[str, Any]) -> None:
-    config = edited(
-        released, hc_shifted=False, use_fp4_sparse_kv=False, index_k_source_layer_ids=[2, 8, 14, 20, 28]
-    )
+    config = edited(released, hc_shifted=False, use_fp4_sparse_kv=False, index_k_source_layer_ids=[2, 8, 14, 20, 28])
 
     model, _ = read_architecture(config)
 
     assert not model.hyper_connection.shifted
     assert not model.attention.fp4_main_cache
     assert model.index_key_source(30) == 28
+
+
+def test_null_optional_keys_are_as_good_as_absent(released: dict[str, Any]) -> None:
+    config = edited(released, engram_layer_ids=None, index_k_source_layer_ids=None, hc_shifted=None)
+
+    model, _ = read_architecture(config)
+
+    assert model.engram is None
+    assert model.index_key_source_layers == model.kv_source_layers
+    assert model.hyper_connection.shifted
 
 
 def test_limits_of_released_kernels_are_not_limits_of_the_format(released: dict[str, Any]) -> None:

@@ -112,7 +112,9 @@ def read_tensors(path: Path) -> dict[str, RawTensor]:
     header = json.loads(content[8:start])
     header.pop("__metadata__", None)
     return {
-        name: RawTensor(e["dtype"], tuple(e["shape"]), content[start + e["data_offsets"][0] : start + e["data_offsets"][1]])
+        name: RawTensor(
+            e["dtype"], tuple(e["shape"]), content[start + e["data_offsets"][0] : start + e["data_offsets"][1]]
+        )
         for name, e in header.items()
     }
 

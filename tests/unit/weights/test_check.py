@@ -125,7 +125,7 @@ def test_unwanted_tensor_is_listed_once_as_a_note(checkpoint: Any, floats: Any) 
 
     assert report.problems == ()
     assert [note for note in report.notes if "extra_scale" in note] == [
-        "1 tensors are unknown and not loaded: layers.0.attn.wq_b.extra_scale"
+        "unknown tensors, not loaded (1): layers.0.attn.wq_b.extra_scale"
     ]
 
 
@@ -134,7 +134,7 @@ def test_unwanted_tensor_is_a_problem_when_checking_strictly(checkpoint: Any, fl
 
     report = check_checkpoint(checkpoint.folder, strict=True)
 
-    assert report.problems == ("1 tensors are unknown and not loaded: layers.0.attn.wq_b.extra_scale",)
+    assert report.problems == ("unknown tensors, not loaded (1): layers.0.attn.wq_b.extra_scale",)
 
 
 def test_shared_copies_in_draft_layers_are_known_and_ignored(checkpoint: Any, floats: Any) -> None:
@@ -143,7 +143,7 @@ def test_shared_copies_in_draft_layers_are_known_and_ignored(checkpoint: Any, fl
     report = check_checkpoint(checkpoint.folder, strict=True)
 
     assert report.problems == ()
-    assert "1 tensors are known and not needed: mtp.0.embed.weight" in report.notes
+    assert "known tensors that are not needed (1): mtp.0.embed.weight" in report.notes
 
 
 def test_misshapen_tensor_names_both_shapes(checkpoint: Any) -> None:
@@ -213,7 +213,7 @@ def test_float32_compressor_weights_are_accepted_with_a_note(checkpoint: Any, fl
     report = check_checkpoint(checkpoint.folder)
 
     assert report.problems == ()
-    assert f"1 tensors are stored as F32 and rounded to BF16 when loaded: {name}" in report.notes
+    assert f"F32 tensors, rounded to BF16 when loaded (1): {name}" in report.notes
 
 
 def test_missing_vision_tensor_says_how_to_do_without(checkpoint: Any) -> None:
