@@ -17,6 +17,10 @@ from deepinfer_core.ops.quantize.quantize import dequantize
 from deepinfer_core.ops.tolerance import Tolerance
 from deepinfer_core.tensor import Cache, QuantTensor
 
+_ENOUGH_TO_SCATTER = 256
+_SHARED_PART = 0.25
+"""Share of the tolerance that the elements of a large tensor may be off by in common; truncation needs this much."""
+
 
 def compare(actual: Observation, expected: Observation, tolerance: Tolerance) -> None:
     """Raise unless result and written arguments agree within the op's tolerance.
@@ -64,15 +68,15 @@ def _pairs(actual: Any, expected: Any, tolerance: Tolerance, label: str) -> Iter
 def _quantized_pairs(
     actual: Any, expected: QuantTensor, tolerance: Tolerance, label: str
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Codes and scales where they are defined bit by bit, else values.
+    """Codes and scales, of which a tolerance that is not exact lets a share differ; their values too in that case.
 
     An implementation with storage of its own arrives here as values, dequantised by its own backend.
     """
     if isinstance(actual, QuantTensor):
         expect(actual.format == expected.format, f"{label}: got format {actual.format}, expected {expected.format}")
+        yield f"{label}.data", actual.data.view(torch.uint8), expected.data.view(torch.uint8)
+        yield f"{label}.scale", actual.scale, expected.scale
         if tolerance.kind == "exact":
-            yield f"{label}.data", actual.data, expected.data
-            yield f"{label}.scale", actual.scale, expected.scale
             return
         actual = dequantize(actual, out="f32")
     expect(isinstance(actual, Tensor), f"{label}: got {_kind(actual)}, expected a quantised tensor")
@@ -102,6 +106,7 @@ def _compare_tensors(actual: Tensor, expected: Tensor, tolerance: Tolerance, lab
     units = _error_units(actual.double(), expected.double(), second + first * expected.double().abs())
     outliers = 0.0 if bool(units.isinf().any()) else tolerance.outliers  # NaN and infinities are no rounding matter
     _require_within(units, actual, expected, label, f"allowed: relative {first:g} + absolute {second:g}", outliers)
+    _require_unbiased(actual.double().flatten(), expected.double().flatten(), first, second, label)
 
 
 def _error_units(actual: Tensor, expected: Tensor, allowed: Tensor) -> Tensor:
@@ -110,6 +115,25 @@ def _error_units(actual: Tensor, expected: Tensor, allowed: Tensor) -> Tensor:
     comparable = actual.isfinite() & expected.isfinite()
     units = torch.where(comparable, (actual - expected).abs() / allowed, torch.inf)
     return torch.where(same, 0.0, units).flatten()
+
+
+def _require_unbiased(a: Tensor, b: Tensor, relative: float, absolute: float, label: str) -> None:
+    """Rounding scatters around the right value: an error that all elements share is not rounding.
+
+    Without this, a result that is one percent too large passes wherever single elements may be off by more.
+    """
+    finite = a.isfinite() & b.isfinite()
+    a, b = a[finite], b[finite]
+    energy = float(b.dot(b))
+    if len(b) < _ENOUGH_TO_SCATTER or energy == 0.0:
+        return
+    factor = float(a.dot(b)) / energy
+    allowed = _SHARED_PART * (relative + absolute * float(b.abs().sum()) / energy)
+    if abs(factor - 1.0) > allowed:
+        raise ConformanceFailure(
+            f"{label}: {len(b)} elements are each within the tolerance, but all together too large by the factor "
+            f"{factor:.6g} (allowed: 1 +- {allowed:.3g}); rounding would scatter"
+        )
 
 
 def _require_distance(actual: Tensor, expected: Tensor, bound: float, label: str) -> None:

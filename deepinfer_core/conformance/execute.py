@@ -48,13 +48,13 @@ def observe(candidate: Candidate, call: Call, device: Device, *, row_gap: bool =
     call.check()
     placement = place(call.inputs(), device, row_gap=row_gap)
     bound, _ = candidate.bind(call, placement.arguments)
-    result = run(candidate, bound, placement)
+    result = run_bound(candidate, bound, placement)
     device.synchronize()
     placement.verify(call.op.mutates)
     return collect(candidate, placement, result)
 
 
-def run(candidate: Candidate, bound: BoundOp, placement: Placement) -> Any:
+def run_bound(candidate: Candidate, bound: BoundOp, placement: Placement) -> Any:
     """Call a bound op with the tensors that are not weights, by name."""
     op = candidate.op
     tensors = {name: value for name, value in placement.arguments.items() if name not in op.weights}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from deepinfer_core.config.fallback import FallbackPolicy
-from deepinfer_core.conformance.check import Check, ConformanceFailure, Result
+from deepinfer_core.conformance.check import Check, Result
 from deepinfer_core.conformance.exclusions import KnownFailure, read_known_failures
 from deepinfer_core.conformance.runner import run_check, unmatched_results
 
@@ -70,7 +70,7 @@ def suite_test(name: str) -> Callable[..., None]:
         if result.status == "known failure":
             pytest.xfail(result.detail)
         if result.status == "failed":
-            raise ConformanceFailure(result.detail)
+            pytest.fail(result.detail, pytrace=False)
 
     setattr(test, _SUITE_ATTRIBUTE, name)
     return test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -72,15 +73,16 @@ class ConformanceReport:
 
     def as_text(self) -> str:
         """Heading, table of families, claims, and every failure in full."""
-        total = sum(result.seconds for result in self.results)
         lines = [*heading(self), "", *family_table(self.families), "", *_claims(self.support)]
         lines += [f"\nFAILED {result.detail}" for result in self.failures]
-        verdict = (
-            f"{len(self.failures)} of {len(self.results)} checks failed"
-            if self.failures
-            else f"{len(self.results)} checks, none failed"
-        )
-        return "\n".join([*lines, "", f"{verdict} ({total:.1f} s)"])
+        return "\n".join([*lines, "", self._verdict()])
+
+    def _verdict(self) -> str:
+        count, seconds = len(self.results), sum(result.seconds for result in self.results)
+        if not count:
+            return "no check was run: the selection matches none"
+        outcome = f"{len(self.failures)} failed" if self.failures else "none failed"
+        return f"{count} checks, {outcome} ({seconds:.1f} s)"
 
 
 def make_report(subject: Subject, accelerator: str, results: Sequence[Result]) -> ConformanceReport:
@@ -140,4 +142,4 @@ def _claims(support: Sequence[Support]) -> list[str]:
     missing = [row.op for row in support if row.outcome == "reference" and not row.optional]
     lines = ["ops: " + ", ".join(f"{tally[outcome]} {outcome}" for outcome in ("native", "decomposed", "reference"))]
     lines += [f"  {row.op}: {' | '.join(row.implementations)}" for row in support if row.outcome == "native"]
-    return lines + ([f"run by reference: {', '.join(missing)}"] if missing else [])
+    return lines + textwrap.wrap(f"run by reference: {', '.join(missing)}", 110, subsequent_indent="  ") * bool(missing)

@@ -12,7 +12,7 @@ from torch import Tensor
 from deepinfer_core.conformance.call import Call, Inputs, calls
 from deepinfer_core.conformance.check import Check
 from deepinfer_core.conformance.compare import compare
-from deepinfer_core.conformance.execute import collect, observe_reference, run
+from deepinfer_core.conformance.execute import collect, observe_reference, run_bound
 from deepinfer_core.conformance.guard import place
 from deepinfer_core.conformance.implementations import Candidate, candidates
 from deepinfer_core.conformance.subject import Subject
@@ -20,21 +20,12 @@ from deepinfer_core.conformance.values import replace_tensors
 
 
 def checks(subject: Subject) -> Iterator[Check]:
-    """``capture/<op>/<case>/<way>`` for every required case.
-
-    References are recorded too where the device really records: they may be part of a step there.
-    """
-    abilities = subject.backend.capabilities
-    skipped = "" if abilities.graph_capture or abilities.no_sync_scope else "reference"
+    """``capture/<op>/<case>/<way>`` for every required case; references may be part of a step as well."""
     for op in subject.catalogue:
         for call in (c for c in calls(op) if c.case.required):
             for candidate in candidates(subject.backend, call):
-                if candidate.kind != skipped:
-                    yield Check(
-                        id=f"capture/{call.name}/{candidate.label}",
-                        family=op.family,
-                        run=partial(_replays, subject, candidate, call),
-                    )
+                run = partial(_replays, subject, candidate, call)
+                yield Check(id=f"capture/{call.name}/{candidate.label}", family=op.family, run=run)
 
 
 def _replays(subject: Subject, candidate: Candidate, call: Call) -> None:
@@ -44,11 +35,12 @@ def _replays(subject: Subject, candidate: Candidate, call: Call) -> None:
     results: dict[str, Any] = {}
 
     def work() -> None:
-        results["latest"] = run(candidate, bound, placement)
+        results["latest"] = run_bound(candidate, bound, placement)
 
-    work()
+    work()  # what is compiled or allocated on first use is ready now
     with subject.device.no_sync():
-        graph = subject.device.capture(work)
+        work()
+    graph = subject.device.capture(work)
     for wanted in (_other_inputs(call), call):
         placement.overwrite(wanted.inputs())
         with subject.device.no_sync():

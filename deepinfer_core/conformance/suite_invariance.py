@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.conformance.call import Call, calls
-from deepinfer_core.conformance.check import Check
+from deepinfer_core.conformance.check import Check, expect
 from deepinfer_core.conformance.compare import compare_bits
 from deepinfer_core.conformance.execute import observe
 from deepinfer_core.conformance.implementations import Candidate, candidates
@@ -29,7 +29,8 @@ ARRANGEMENTS: dict[str, Callable[[int], Tensor]] = {
 
 
 def checks(subject: Subject) -> Iterator[Check]:
-    """``invariance/<op>/<case>/<way>/<arrangement>`` for every way that claims it."""
+    """``invariance/<op>/<case>/<way>/<arrangement>`` for every way that claims it, and the capability as a whole."""
+    yield Check(id="invariance/capability", family="device", run=partial(_capability_is_covered, subject))
     for op in subject.catalogue:
         for call in calls(op):
             if not call.rows:
@@ -48,6 +49,19 @@ def _claims(candidate: Candidate, call: Call) -> bool:
     if candidate.kind != "decomposed":
         return False
     return all(any(i.row_invariant for i in candidate.backend.table.of(part.op)) for part in call.op.parts)
+
+
+def _capability_is_covered(subject: Subject) -> None:
+    """Whoever claims ``batch_invariant`` claims it of every implementation of every op with rows."""
+    if not subject.backend.capabilities.batch_invariant:
+        return
+    table = subject.backend.table
+    lacking = [
+        op.name
+        for op in subject.catalogue
+        if op.row_axis and not op.parts and not (table.of(op) and all(i.row_invariant for i in table.of(op)))
+    ]
+    expect(not lacking, f"batch_invariant is claimed, but no row-invariant implementation of {', '.join(lacking)}")
 
 
 def _same_bits(subject: Subject, candidate: Candidate, call: Call, arrangement: str) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from deepinfer_core.backend.binding import Binder
+from deepinfer_core.backend.report import Row
 from deepinfer_core.config.fallback import FallbackPolicy
 from deepinfer_core.conformance.call import Call, calls
 from deepinfer_core.conformance.check import Check, ConformanceFailure, expect
@@ -28,6 +29,7 @@ def checks(subject: Subject) -> Iterator[Check]:
                 family=op.family,
                 run=partial(_called_like_the_op, candidate),
             )
+        yield Check(id=f"limits/{op.name}/report", family=op.family, run=partial(_reported, subject, natives, op))
         for call in calls(op):
             for candidate in natives:
                 if candidate.refusals(call):
@@ -86,15 +88,33 @@ def _called_like_the_op(candidate: Candidate) -> None:
     )
 
 
+def _reported(subject: Subject, natives: list[Candidate], op: Op[..., Any]) -> None:
+    """For every case the binding report says what is run, and names each limit that kept an implementation out."""
+    for call in calls(op):
+        accepted = any(not candidate.refusals(call) for candidate in natives)
+        row = _bind(subject, call, FallbackPolicy.ALLOW_REFERENCE)
+        expect(
+            accepted == (row.outcome == "native"),
+            f"case {call.case.id}: limits {'accept' if accepted else 'refuse'} it, but the report says {row.outcome}",
+        )
+        unnamed = [text for c in natives if not accepted for text in c.refusals(call) if text not in row.reason]
+        expect(not unnamed, f"case {call.case.id}: the report does not name {unnamed}, only {row.reason!r}")
+
+
 def _served(subject: Subject, op: Op[..., Any]) -> None:
     """Under the policy that is asked for, every required case of the op can be bound."""
-    for call in calls(op):
-        if not call.case.required:
-            continue
-        arguments = place(call.inputs(), subject.device).arguments
-        binder = Binder(subject.backend, subject.policy, dtype=call.case.dtype)
-        binder.bind(op, weights={name: arguments.get(name) for name in op.weights}, sizes=call.sizes, **call.attributes)
+    for call in (c for c in calls(op) if c.case.required):
         try:
-            binder.finish()
+            _bind(subject, call, subject.policy)
         except UnsupportedByBackend as error:
             raise ConformanceFailure(f"case {call.case.id}: {error}") from error
+
+
+def _bind(subject: Subject, call: Call, policy: FallbackPolicy) -> Row:
+    """Bind a call to the whole backend, as the engine does; its row of the report."""
+    arguments = place(call.inputs(), subject.device).arguments
+    binder = Binder(subject.backend, policy, dtype=call.case.dtype)
+    weights = {name: arguments.get(name) for name in call.op.weights}
+    binder.bind(call.op, weights=weights, sizes=call.sizes, **call.attributes)
+    (row,) = binder.finish().rows
+    return row

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from deepinfer_core.backend.interface import Implementation
 from deepinfer_core.ops.attention.metadata import window_slots
+from deepinfer_core.ops.attention.sparse_decode import sparse_decode
 from deepinfer_core.ops.cases import Case
 from deepinfer_core.ops.indexer.top_k import top_k
 from deepinfer_core.ops.kv_cache.compress_pairs import compress_pairs
@@ -18,6 +19,7 @@ from deepinfer_core.ops.kv_cache.store import store
 from deepinfer_core.ops.linear.linear import linear
 from deepinfer_core.ops.moe.select_experts import select_experts
 from deepinfer_core.ops.norm.rms_norm import rms_norm
+from deepinfer_core.ops.norm.rms_norm_quantize import rms_norm_quantize
 from deepinfer_core.ops.quantize.quantize import quantize
 from deepinfer_core.ops.quantize.rounding import E4M3_MAX
 from deepinfer_core.tensor import QuantTensor
@@ -157,3 +159,22 @@ def test_one_percent_error_is_caught(kit, right):
     assert "differs first at (0, " in detail
     assert "tolerances (allowed: relative 0.0078125 + absolute 0.001)" in detail
     assert "deepinfer conformance --accelerator planted --only ops/norm.rms_norm/many_rows/native" in detail
+
+
+def test_one_percent_error_is_caught_where_single_elements_may_be_off_by_more(kit, right):
+    def louder(*tensors, **named):
+        return right(sparse_decode)(*tensors, **named) * 1.01
+
+    failures = kit.failures({sparse_decode: Implementation(run=louder)})
+
+    assert any(f.id.startswith("ops/attention.sparse_decode/") for f in failures)
+    assert all("too large by the factor 1.01" in f.detail for f in failures if f.id.startswith("ops/"))
+
+
+def test_one_percent_error_before_rounding_to_codes_is_caught(kit, right):
+    def louder(x, weight, **named):
+        return right(rms_norm_quantize)(right, x, weight.float() * 1.01, **named)
+
+    failures = kit.failures({rms_norm_quantize: Implementation(run=louder)})
+
+    assert any(f.id.startswith("ops/norm.rms_norm_quantize/") for f in failures)

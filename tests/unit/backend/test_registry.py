@@ -197,9 +197,7 @@ def test_states_tell_usable_unusable_and_broken_apart() -> None:
 
 @pytest.mark.parametrize("cause", [ImportError("no libx"), OSError("libx.so"), RuntimeError("extension")])
 def test_backend_that_does_not_load_is_wrapped_with_the_remedy(cause: Exception) -> None:
-    with pytest.raises(
-        BackendLoadError, match=r"'card' does not load: .*\nTo use it: pip install its-driver"
-    ) as caught:
+    with pytest.raises(BackendLoadError, match=r"'card' does not load: .*\nTo use it: pip install") as caught:
         load(FakeInfo(name="card", loaded=cause))
 
     assert caught.value.__cause__ is cause

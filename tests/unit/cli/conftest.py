@@ -36,7 +36,8 @@ def deepinfer(tmp_path: Path) -> Run:
 
     def run(*arguments: str, environ: Mapping[str, str] | None = None) -> Result:
         code = "import sys; from deepinfer_core.cli.main import main; sys.exit(main())"
-        variables = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), **(environ or {})}
+        path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        variables = {"PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache"), **(environ or {})}
         return subprocess.run(
             [sys.executable, "-c", code, *arguments],
             env={**os.environ, **variables},

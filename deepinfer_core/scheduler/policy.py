@@ -1,0 +1,85 @@
+"""Who is served first, and what the next step is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from deepinfer_core.config.scheduler import SchedulerConfig
+from deepinfer_core.scheduler.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a policy may look at when it chooses the kind of a step.
+
+    Attributes:
+        now: The time that ``Scheduler.plan`` was given.
+        num_waiting: Sequences without memory.
+        num_prefilling: Admitted sequences with tokens still to compute.
+        num_decoding: Sequences that could take part in a decode step.
+        num_prefill_steps_in_a_row: Prefill steps since the last decode step.
+        num_decode_steps_in_a_row: Decode steps since the last prefill step.
+    """
+
+    now: float
+    num_waiting: int
+    num_prefilling: int
+    num_decoding: int
+    num_prefill_steps_in_a_row: int
+    num_decode_steps_in_a_row: int
+
+
+class SchedulingPolicy(Protocol):
+    """The decisions that are a matter of taste; whatever it answers, the scheduler keeps its invariants.
+
+    All answers depend on the arguments alone, so that the same arrivals give the same steps.
+    """
+
+    def rank(self, sequence: Sequence) -> tuple[int, ...]:
+        """Its place in the one order of admission and preemption, asked once, when it arrives.
+
+        The smallest rank is admitted first, the largest is preempted first. Ranks are distinct: end them with
+        ``sequence.arrival``. Only finitely many later arrivals may get a smaller rank, or the sequence may starve.
+        """
+        ...
+
+    def prefers_prefill(self, load: Load) -> bool:
+        """Which kind of step is tried first; the other kind follows if that one has nothing to do."""
+        ...
+
+    def chunk_size(self, sequence: Sequence, num_free_rows: int) -> int:
+        """Rows of a prefill step that a sequence gets, at most ``num_free_rows`` and what it has left to compute.
+
+        0 ends the step before this sequence; a sequence that is offered a whole step must get some of it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultPolicy:
+    """First come first served with priorities; prefill first, but running sequences never wait long.
+
+    Attributes:
+        config: Where the knobs are.
+    """
+
+    config: SchedulerConfig
+
+    def rank(self, sequence: Sequence) -> tuple[int, ...]:
+        """Order by arrival, where each step of priority counts like so many arrivals; that bounds overtaking."""
+        return sequence.arrival + sequence.priority * self.config.arrivals_per_priority, sequence.arrival
+
+    def prefers_prefill(self, load: Load) -> bool:
+        """A larger decode batch is worth a short wait of those who are in it."""
+        return load.num_prefill_steps_in_a_row < self.config.max_prefill_steps_in_a_row
+
+    def chunk_size(self, sequence: Sequence, num_free_rows: int) -> int:
+        """All that is left of the prompt, or as much of it as fits if prompts may be split.
+
+        What was preempted may be split in any case: output made it longer than what was checked at arrival.
+        """
+        if sequence.num_uncomputed_tokens <= num_free_rows:
+            return sequence.num_uncomputed_tokens
+        may_split = self.config.chunked_prefill or sequence.num_uncomputed_tokens > self.config.max_num_batched_tokens
+        return num_free_rows if may_split else 0
