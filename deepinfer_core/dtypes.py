@@ -10,7 +10,20 @@ from dataclasses import dataclass
 ACTIVATION_DTYPES = ("bf16", "f32", "f64")
 """Types in which activations may flow: released arithmetic, golden comparison, exact comparison."""
 
-ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1, "e4m3": 1, "e8m0": 1}
+ITEM_BYTES = {
+    "bf16": 2,
+    "f16": 2,
+    "f32": 4,
+    "f64": 8,
+    "i8": 1,
+    "u8": 1,
+    "i16": 2,
+    "i32": 4,
+    "i64": 8,
+    "bool": 1,
+    "e4m3": 1,
+    "e8m0": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from deepinfer_core.config.settings import engine_config
 from deepinfer_core.engine.chat import ChatRequest, load_chat_encoder
@@ -31,7 +31,8 @@ class LLM:
     Example:
         >>> from deepinfer_core import LLM, SamplingParams
         >>> llm = LLM(model="tiny", accelerator="cpu")
-        >>> llm.chat([{"role": "user", "content": "Compute 60 + 15."}], SamplingParams(temperature=0))[0].outputs[0].text
+        >>> question = [{"role": "user", "content": "Compute 60 + 15."}]
+        >>> llm.chat(question, SamplingParams(temperature=0))[0].outputs[0].text
         '75'
     """
 
@@ -110,7 +111,8 @@ class LLM:
             messages: OpenAI-style messages of one conversation, or a list of conversations.
             sampling_params: As in :meth:`generate`.
             use_tqdm: As in :meth:`generate`.
-            **options: ``reasoning_effort``, ``tools``, ``tool_choice``, ``continue_final_message`` (engine.chat.ChatRequest).
+            **options: ``reasoning_effort``, ``tools``, ``tool_choice``, ``continue_final_message``
+                (:class:`~deepinfer_core.engine.chat.ChatRequest`).
 
         Raises:
             RequestError: As in :meth:`generate`.
@@ -140,19 +142,25 @@ class LLM:
         """Abort what runs and give memory back."""
         self._engine.close()
 
-    def __enter__(self) -> LLM:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
-    def _run(self, prompts: Sequence[tuple[str | None, list[int]]], params: Sequence[SamplingParams], *, use_tqdm: bool) -> list[RequestOutput]:
+    def _run(
+        self, prompts: Sequence[tuple[str | None, list[int]]], params: Sequence[SamplingParams], *, use_tqdm: bool
+    ) -> list[RequestOutput]:
         self._check(prompts, params)
         order = [str(next(self._numbers)) for _ in prompts]
         for request_id, (text, ids), one in zip(order, prompts, params, strict=True):
             self._engine.add(request_id, ids, one, prompt=text)
         try:
-            finished = {output.request_id: output for output in self._progress(len(order), use_tqdm=use_tqdm) if output.finished}
+            finished = {
+                output.request_id: output for output in self._progress(len(order), use_tqdm=use_tqdm) if output.finished
+            }
         except BaseException:
             for request_id in order:
                 self._engine.abort(request_id)
@@ -186,16 +194,19 @@ class LLM:
     def _encode(self, prompt: Prompt, number: int) -> tuple[str | None, list[int]]:
         if isinstance(prompt, str):
             return prompt, self.get_tokenizer().encode(prompt)
-        if isinstance(prompt, Mapping) and "prompt_token_ids" in prompt:
-            return prompt.get("prompt"), list(prompt["prompt_token_ids"])
-        if isinstance(prompt, Mapping) and isinstance(prompt.get("prompt"), str):
-            return prompt["prompt"], self.get_tokenizer().encode(prompt["prompt"])
-        raise RequestError(f"prompt {number} is {type(prompt).__name__}; give a text, or {{'prompt_token_ids': [...]}}")
+        fields: Any = prompt
+        if not isinstance(fields, Mapping) or not {"prompt", "prompt_token_ids"} & set(fields):
+            raise RequestError(f"prompt {number} is {prompt!r}; give a text, or {{'prompt_token_ids': [...]}}")
+        text = fields.get("prompt")
+        ids = fields["prompt_token_ids"] if "prompt_token_ids" in fields else self.get_tokenizer().encode(str(text))
+        return text, list(ids)
 
 
 def _spread(params: SamplingParams | Sequence[SamplingParams] | None, number: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * number
     if len(params) != number:
-        raise RequestError(f"there are {number} prompts but {len(params)} sampling_params; give one for all or one per prompt")
+        raise RequestError(
+            f"there are {number} prompts but {len(params)} sampling_params; give one for all or one per prompt"
+        )
     return list(params)

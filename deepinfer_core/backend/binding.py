@@ -70,7 +70,14 @@ class Binder:
     def __post_init__(self) -> None:
         self._facts = self.backend.device(self.device_index).facts
 
-    def bind(self, op: Op[..., Any], *, weights: Mapping[str, Any] | None = None, sizes: Mapping[str, int] | None = None, **attributes: Any) -> BoundOp:
+    def bind(
+        self,
+        op: Op[..., Any],
+        *,
+        weights: Mapping[str, Any] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        **attributes: Any,
+    ) -> BoundOp:
         """A callable for ``op`` with attributes applied and weights packed.
 
         Args:
@@ -101,10 +108,16 @@ class Binder:
         Raises:
             UnsupportedByBackend: The policy refuses some outcome; every such op is listed.
         """
-        rows = [Row(name, outcome, reason, sites, invariant) for (name, outcome, reason, invariant), sites in sorted(self._record.items())]
+        rows = [
+            Row(name, outcome, reason, sites, invariant)
+            for (name, outcome, reason, invariant), sites in sorted(self._record.items())
+        ]
         refused = [r for r in rows if not self.policy.accepts(r.outcome)]
         if refused:
-            problems = [f"{r.op} would run as {r.outcome} ({r.reason}); policy {self.policy.value!r} refuses it" for r in refused]
+            problems = [
+                f"{r.op} would run as {r.outcome} ({r.reason}); policy {self.policy.value!r} refuses it"
+                for r in refused
+            ]
             raise UnsupportedByBackend(self.backend.name, problems)
         name = self._facts.get("name", "unknown device")
         return BindingReport(self.backend.name, name, self.policy.value, tuple(rows))
@@ -112,7 +125,8 @@ class Binder:
     def _check_site(self, op: Op[..., Any], weights: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         known = {a.name for a in op.attributes}
         if set(attributes) - known or set(weights) != set(op.weights):
-            raise InternalError(f"{op.name} bound with attributes {sorted(attributes)} (known {sorted(known)}), weights {sorted(weights)} (needs {sorted(op.weights)})")
+            given = f"attributes {sorted(attributes)} (known {sorted(known)})"
+            raise InternalError(f"{op.name} bound with {given}, weights {sorted(weights)} (needs {sorted(op.weights)})")
 
     def _choose(self, op: Op[..., Any], site: Site) -> _Choice:
         native, why = self._native(op, site)

@@ -44,7 +44,13 @@ class BindingReport:
         return {outcome: tally.get(outcome, 0) for outcome in ("native", "decomposed", "reference")}
 
     def as_json(self) -> dict[str, Any]:
-        return {"backend": self.backend, "device": self.device, "policy": self.policy, "counts": self.counts, "rows": [asdict(r) for r in self.rows]}
+        return {
+            "backend": self.backend,
+            "device": self.device,
+            "policy": self.policy,
+            "counts": self.counts,
+            "rows": [asdict(r) for r in self.rows],
+        }
 
     def summary(self) -> str:
         """One line for the log."""

@@ -21,7 +21,8 @@ def register(subparsers: Subparsers) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "chat",
-        description=f"Talk to a model; it sees the conversation so far. {HELP}. Questions may also come from a pipe, one per line.",
+        description=f"Talk to a model; it sees the conversation so far. {HELP}. "
+        "Questions may also come from a pipe, one per line.",
     )
     add_model_options(parser)
     parser.add_argument("--system", metavar="TEXT", help="system message")

@@ -24,8 +24,14 @@ def register(subparsers: Subparsers) -> None:
     )
     add_model_options(parser)
     parser.add_argument("prompt", metavar="PROMPT", help="a question, or with --raw the exact text to continue")
-    parser.add_argument("--raw", action="store_true", help="send PROMPT as it is, special tokens recognised, instead of as a user's message")
-    parser.add_argument("--reasoning-effort", default="none", metavar="E", help="none (default), low, high or max; not with --raw")
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="send PROMPT as it is, special tokens recognised, instead of as a user's message",
+    )
+    parser.add_argument(
+        "--reasoning-effort", default="none", metavar="E", help="none (default), low, high or max; not with --raw"
+    )
     add_sampling_options(parser)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from deepinfer_core.config.fallback import FallbackPolicy
 from deepinfer_core.config.numerics import VARIANTS
@@ -46,21 +48,32 @@ class EngineConfig:
     seed: int | None = field(default=0)
 
     def __post_init__(self) -> None:
-        problems: list[str] = []
-        if self.numerics not in VARIANTS:
-            problems.append(f"numerics={self.numerics!r} is unknown; choose one of {', '.join(VARIANTS)}{nearest(self.numerics, tuple(VARIANTS))}")
-        if self.load_format not in LOAD_FORMATS:
-            problems.append(f"load_format={self.load_format!r} is unknown; choose one of {', '.join(LOAD_FORMATS)}")
-        if not isinstance(self.max_model_len, int) or self.max_model_len < 0:
-            problems.append(f"max_model_len={self.max_model_len!r} must be a whole number of tokens, or 0 for the model's maximum")
-        if not isinstance(self.kv_cache_memory_gib, int | float) or not 0 <= self.kv_cache_memory_gib < float("inf"):
-            problems.append(f"kv_cache_memory_gib={self.kv_cache_memory_gib!r} must be 0 or more GiB")
+        problems = [*self._wrong_names(), *self._wrong_numbers()]
         try:
-            self.scheduler(max(self.max_model_len, 2) if isinstance(self.max_model_len, int) else 2)
+            self.scheduler(2)
         except ConfigError as error:
             problems += error.problems
         if problems:
             raise ConfigError(problems, source="engine")
+
+    def _wrong_names(self) -> list[str]:
+        allowed = {"numerics": tuple(VARIANTS), "load_format": LOAD_FORMATS}
+        values = {name: getattr(self, name) for name in allowed}
+        return [
+            f"{name}={value!r} is unknown; choose one of {', '.join(allowed[name])}{nearest(str(value), allowed[name])}"
+            for name, value in values.items()
+            if value not in allowed[name]
+        ]
+
+    def _wrong_numbers(self) -> list[str]:
+        problems: list[str] = []
+        tokens: Any = self.max_model_len
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0 or tokens == 1:
+            problems.append(f"max_model_len={tokens!r} must be a whole number, 2 or more, or 0 for the model's maximum")
+        gib: Any = self.kv_cache_memory_gib
+        if isinstance(gib, bool) or not isinstance(gib, int | float) or not 0 <= gib < math.inf:
+            problems.append(f"kv_cache_memory_gib={gib!r} must be a number of GiB, 0 or more")
+        return problems
 
     def scheduler(self, max_model_len: int) -> SchedulerConfig:
         """The scheduler's part, with the longest sequence resolved."""

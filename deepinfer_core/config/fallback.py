@@ -17,5 +17,9 @@ class FallbackPolicy(Enum):
 
     def accepts(self, outcome: str) -> bool:
         """True when an outcome of binding is allowed."""
-        allowed = {"strict": ("native",), "decompose": ("native", "decomposed"), "allow_reference": ("native", "decomposed", "reference")}
+        allowed = {
+            "strict": ("native",),
+            "decompose": ("native", "decomposed"),
+            "allow_reference": ("native", "decomposed", "reference"),
+        }
         return outcome in allowed[self.value]

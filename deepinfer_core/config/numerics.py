@@ -34,15 +34,33 @@ class Numerics:
     round_swiglu: bool = False
 
 
-_WIDE = Numerics(name="f32", activation="f32", quantize_activations=False, score_mode="wide", round_probabilities=False, round_context=True, round_swiglu=True)
+_WIDE = Numerics(
+    name="f32",
+    activation="f32",
+    quantize_activations=False,
+    score_mode="wide",
+    round_probabilities=False,
+    round_context=True,
+    round_swiglu=True,
+)
 _BF16 = Numerics(name="bf16", quantize_activations=False, score_mode="wide", round_context=True, round_swiglu=True)
 
 VARIANTS: dict[str, Numerics] = {
     "released": Numerics(),
     "f32": _WIDE,
-    "f64": Numerics(name="f64", activation="f64", quantize_activations=False, score_mode="wide", round_probabilities=False, round_context=True, round_swiglu=True),
+    "f64": Numerics(
+        name="f64",
+        activation="f64",
+        quantize_activations=False,
+        score_mode="wide",
+        round_probabilities=False,
+        round_context=True,
+        round_swiglu=True,
+    ),
     "bf16": _BF16,
-    "bf16_a8": Numerics(name="bf16_a8", quantize_activations=True, score_mode="wide", round_context=True, round_swiglu=True),
+    "bf16_a8": Numerics(
+        name="bf16_a8", quantize_activations=True, score_mode="wide", round_context=True, round_swiglu=True
+    ),
 }
 """``released`` is DeepInfer's arithmetic; ``f32``, ``bf16``, ``bf16_a8`` are those of the golden files;
 ``f64`` has noise far below every rounding step, for exact comparison of two ways to compute the same."""
@@ -55,5 +73,7 @@ def variant(name: str) -> Numerics:
         ConfigError: No such variant.
     """
     if name not in VARIANTS:
-        raise ConfigError(f"numerics {name!r} is unknown; choose one of {', '.join(VARIANTS)}{nearest(name, list(VARIANTS))}")
+        raise ConfigError(
+            f"numerics {name!r} is unknown; choose one of {', '.join(VARIANTS)}{nearest(name, list(VARIANTS))}"
+        )
     return VARIANTS[name]

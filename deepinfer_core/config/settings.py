@@ -21,7 +21,11 @@ def engine_config(settings: Mapping[str, Any]) -> EngineConfig:
         ConfigError: A name is not a setting or a value is not allowed.
     """
     known = [field.name for field in fields(EngineConfig)]
-    problems = [f"{name}={value!r} is not a setting{nearest(name, known)}" for name, value in settings.items() if name not in known]
+    problems = [
+        f"{name}={value!r} is not a setting{nearest(name, known)}"
+        for name, value in settings.items()
+        if name not in known
+    ]
     if problems:
         raise ConfigError(problems, source="engine")
     values = dict(settings)
@@ -33,5 +37,7 @@ def engine_config(settings: Mapping[str, Any]) -> EngineConfig:
 def _policy(name: str) -> FallbackPolicy:
     names = [policy.value for policy in FallbackPolicy]
     if name not in names:
-        raise ConfigError(f"fallback={name!r} is unknown; choose one of {', '.join(names)}{nearest(name, names)}", source="engine")
+        raise ConfigError(
+            f"fallback={name!r} is unknown; choose one of {', '.join(names)}{nearest(name, names)}", source="engine"
+        )
     return FallbackPolicy(name)

@@ -131,7 +131,7 @@ def _require_unbiased(a: Tensor, b: Tensor, relative: float, absolute: float, la
     allowed = _SHARED_PART * (relative + absolute * float(b.abs().sum()) / energy)
     if abs(factor - 1.0) > allowed:
         raise ConformanceFailure(
-            f"{label}: {len(b)} elements are each within the tolerance, but all together too large by the factor "
+            f"{label}: {len(b)} elements are each within the tolerance, but together they are off by the factor "
             f"{factor:.6g} (allowed: 1 +- {allowed:.3g}); rounding would scatter"
         )
 

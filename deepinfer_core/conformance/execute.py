@@ -47,7 +47,7 @@ def observe(candidate: Candidate, call: Call, device: Device, *, row_gap: bool =
     """
     call.check()
     placement = place(call.inputs(), device, row_gap=row_gap)
-    bound, _ = candidate.bind(call, placement.arguments)
+    bound = candidate.bind(call, placement.arguments)
     result = run_bound(candidate, bound, placement)
     device.synchronize()
     placement.verify(call.op.mutates)
@@ -74,5 +74,5 @@ def _readable(candidate: Candidate, result: Any) -> Any:
     if isinstance(result, tuple):
         return tuple(_readable(candidate, item) for item in result)
     if isinstance(result, QuantTensor) and result.storage != "canonical":
-        return Binder(candidate.backend).bind(dequantize, out="f32")(result)
+        return Binder(candidate.backend.whole).bind(dequantize, out="f32")(result)
     return result

@@ -24,6 +24,7 @@ _LEAST_MARGIN_BYTES = 4096
 class _Guarded:
     """One tensor of the arguments: where it lies in its buffer, and what it held at first."""
 
+    parameter: str
     label: str
     buffer: Tensor
     start: int
@@ -51,7 +52,7 @@ class Placement:
         """
         for guarded in self._guarded:
             _verify_margins(guarded)
-            if guarded.label.split(".")[0] not in mutates:
+            if guarded.parameter not in mutates:
                 _verify_unchanged(guarded)
 
     def overwrite(self, inputs: Mapping[str, Any]) -> None:
@@ -72,17 +73,14 @@ def place(inputs: Mapping[str, Any], device: Device, *, row_gap: bool = False) -
     guarded: list[_Guarded] = []
     arguments: dict[str, Any] = {}
     for name, value in inputs.items():
-        labels = iter([label for label, _ in tensors(value, name)])
-
-        def move(tensor: Tensor, labels: Any = labels) -> Tensor:
-            guarded.append(_guard(next(labels), tensor, device, row_gap))
-            return guarded[-1].view
-
-        arguments[name] = replace_tensors(value, move)
+        placed = [_guard(name, label, tensor, device, row_gap) for label, tensor in tensors(value, name)]
+        views = iter([one.view for one in placed])
+        arguments[name] = replace_tensors(value, lambda _, views=views: next(views))
+        guarded += placed
     return Placement(arguments=arguments, _guarded=tuple(guarded))
 
 
-def _guard(label: str, tensor: Tensor, device: Device, row_gap: bool) -> _Guarded:
+def _guard(parameter: str, label: str, tensor: Tensor, device: Device, row_gap: bool) -> _Guarded:
     size, stride = tuple(tensor.shape), _strides(tensor, row_gap)
     item = tensor.element_size()
     span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if tensor.numel() else 0
@@ -93,7 +91,10 @@ def _guard(label: str, tensor: Tensor, device: Device, row_gap: bool) -> _Guarde
     _view(host, margin, length, tensor.dtype, size, stride).copy_(tensor)
     buffer = device.upload(host)
     view = _view(buffer, margin, length, tensor.dtype, size, stride)
-    return _Guarded(label=label, buffer=buffer, start=margin, length=length, view=view, original=tensor.clone())
+    original = tensor.clone()
+    return _Guarded(
+        parameter=parameter, label=label, buffer=buffer, start=margin, length=length, view=view, original=original
+    )
 
 
 def _strides(tensor: Tensor, row_gap: bool) -> tuple[int, ...]:
@@ -123,13 +124,9 @@ def _verify_margins(guarded: _Guarded) -> None:
     changed = (found != expected).nonzero()
     if len(changed):
         offset = int(changed[0]) - guarded.start
-        where = (
-            f"{-offset} bytes before its start"
-            if offset < 0
-            else f"at byte {offset} from its start, outside its elements"
-        )
+        where = f"{-offset} bytes before" if offset < 0 else f"{offset} bytes after"
         raise ConformanceFailure(
-            f"wrote outside {guarded.label}: {len(changed)} guard bytes changed, the first {where}"
+            f"wrote outside {guarded.label}: {len(changed)} guard bytes changed, the first {where} its start"
         )
 
 

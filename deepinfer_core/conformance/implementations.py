@@ -12,7 +12,6 @@ from typing import Any
 
 from deepinfer_core.backend.binding import Binder, BoundOp
 from deepinfer_core.backend.interface import Backend, Implementation, OpTable
-from deepinfer_core.backend.report import Row
 from deepinfer_core.config.fallback import FallbackPolicy
 from deepinfer_core.conformance.call import Call
 from deepinfer_core.conformance.check import expect
@@ -26,6 +25,7 @@ class NarrowedBackend:
     """A backend with another table; everything else is its own."""
 
     def __init__(self, whole: Backend, table: OpTable) -> None:
+        self.whole = whole
         self.name = whole.name
         self.table = table
         self.capabilities = whole.capabilities
@@ -45,7 +45,7 @@ class Candidate:
 
     op: Op[..., Any]
     label: str
-    backend: Backend
+    backend: NarrowedBackend
     implementation: Implementation | None = None
 
     @property
@@ -61,11 +61,11 @@ class Candidate:
 
     def bind(
         self, call: Call, arguments: Mapping[str, Any], policy: FallbackPolicy = FallbackPolicy.ALLOW_REFERENCE
-    ) -> tuple[BoundOp, Row]:
+    ) -> BoundOp:
         """Bind the op as the engine does, weights packed, and plan one step.
 
         Returns:
-            The bound op, which takes the tensors that are not weights, and its row of the binding report.
+            The bound op, which takes the tensors that are not weights.
 
         Raises:
             UnsupportedByBackend: The policy refuses the outcome.
@@ -83,7 +83,7 @@ class Candidate:
         for planned in binder.planned:
             if planned.planner is not None:
                 planned.plan_value = planned.planner(call.plan_request())
-        return bound, row
+        return bound
 
 
 def native_candidates(backend: Backend, op: Op[..., Any]) -> Iterator[Candidate]:

@@ -31,10 +31,7 @@ class Subject:
 
 
 def subject_of(
-    backend: Backend,
-    catalogue: Sequence[Op[..., Any]],
-    policy: FallbackPolicy = FallbackPolicy.ALLOW_REFERENCE,
-    device_index: int = 0,
+    backend: Backend, catalogue: Sequence[Op[..., Any]], policy: FallbackPolicy = FallbackPolicy.ALLOW_REFERENCE
 ) -> Subject:
-    """The subject for one device of a loaded backend."""
-    return Subject(backend=backend, device=backend.device(device_index), catalogue=tuple(catalogue), policy=policy)
+    """The first device of a loaded backend as a subject."""
+    return Subject(backend=backend, device=backend.device(), catalogue=tuple(catalogue), policy=policy)

@@ -31,7 +31,7 @@ def checks(subject: Subject) -> Iterator[Check]:
 def _replays(subject: Subject, candidate: Candidate, call: Call) -> None:
     """Record on one set of inputs; replay on another one, and then on the first again."""
     placement = place(call.inputs(), subject.device)
-    bound, _ = candidate.bind(call, placement.arguments)
+    bound = candidate.bind(call, placement.arguments)
     results: dict[str, Any] = {}
 
     def work() -> None:

@@ -48,7 +48,8 @@ def _claims(candidate: Candidate, call: Call) -> bool:
         return candidate.implementation.row_invariant
     if candidate.kind != "decomposed":
         return False
-    return all(any(i.row_invariant for i in candidate.backend.table.of(part.op)) for part in call.op.parts)
+    table = candidate.backend.table
+    return all(table.of(part.op) and all(i.row_invariant for i in table.of(part.op)) for part in call.op.parts)
 
 
 def _capability_is_covered(subject: Subject) -> None:
@@ -64,9 +65,11 @@ def _capability_is_covered(subject: Subject) -> None:
     expect(not lacking, f"batch_invariant is claimed, but no row-invariant implementation of {', '.join(lacking)}")
 
 
-def _same_bits(subject: Subject, candidate: Candidate, call: Call, arrangement: str) -> None:
+def _same_bits(subject: Subject, candidate: Candidate, call: Call, arrangement: str) -> str:
     chosen = ARRANGEMENTS[arrangement](call.rows)
-    whole = observe(candidate, call, subject.device)
-    arranged = observe(candidate, call.with_rows(chosen), subject.device)
-    expected = replace_tensors(whole.result, lambda t: t.index_select(0, chosen))
-    compare_bits(arranged.result, expected, "result")
+    arranged = call.with_rows(chosen)
+    if refusals := candidate.refusals(arranged):
+        return "; ".join(refusals)
+    expected = replace_tensors(observe(candidate, call, subject.device).result, lambda t: t.index_select(0, chosen))
+    compare_bits(observe(candidate, arranged, subject.device).result, expected, "result")
+    return ""

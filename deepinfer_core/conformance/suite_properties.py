@@ -23,7 +23,7 @@ PADDING_MARKERS = ("row_sequence", "slots")
 
 _NUM_PADDING_ROWS = 3
 
-Property = Callable[[Subject, Candidate, Call], None]
+Property = Callable[[Subject, Candidate, Call], str | None]
 
 
 def checks(subject: Subject) -> Iterator[Check]:
@@ -71,11 +71,11 @@ def _sliced_inputs(subject: Subject, candidate: Candidate, call: Call) -> None:
 
 
 def _poisoned_row(subject: Subject, candidate: Candidate, call: Call) -> None:
-    """NaN in one row stays visible in that row, and never reaches another one."""
+    """NaN in the last row stays visible there, and never reaches another row."""
     poisoned = call.changed(partial(_poison, call))
     actual, oracle = observe(candidate, poisoned, subject.device).result, observe_reference(poisoned).result
     clean = observe_reference(call).result
-    others = torch.arange(1, call.rows)
+    others = torch.arange(call.rows - 1)
     kept = replace_tensors(clean, lambda t: t.index_select(0, others))
     compare_values(
         replace_tensors(actual, lambda t: t.index_select(0, others)),
@@ -83,24 +83,29 @@ def _poisoned_row(subject: Subject, candidate: Candidate, call: Call) -> None:
         call.op.tolerance,
         "rows beside a row of NaN",
     )
-    for mine, theirs in zip(_float_results(actual), _float_results(oracle), strict=True):
-        hidden = theirs[0].isnan() & mine[0].isfinite()
-        shown = mine[0][hidden].flatten()[:1].tolist()
+    for mine, theirs in _float_pairs(actual, oracle):
+        hidden = theirs[-1].isnan() & mine[-1].isfinite()
+        shown = mine[-1][hidden].flatten()[:1].tolist()
         expect(not shown, f"the result of a row of NaN is {shown}, where the reference keeps the NaN visible")
 
 
-def _float_results(result: Any) -> list[Tensor]:
+def _float_pairs(actual: Any, expected: Any) -> Iterator[tuple[Tensor, Tensor]]:
     """Plain tensors of numbers among the results; quantised ones cannot all hold NaN."""
-    items = result if isinstance(result, tuple) else (result,)
-    return [item for item in items if isinstance(item, Tensor) and item.dtype.is_floating_point]
+    mine, theirs = (value if isinstance(value, tuple) else (value,) for value in (actual, expected))
+    for a, b in zip(mine, theirs, strict=True):
+        if isinstance(b, Tensor) and b.dtype.is_floating_point:
+            yield a, b
 
 
-def _padding_rows(subject: Subject, candidate: Candidate, call: Call) -> None:
+def _padding_rows(subject: Subject, candidate: Candidate, call: Call) -> str:
     """Rows marked -1 behind the real ones change no other row and no written argument."""
     padded = _padded(call, _NUM_PADDING_ROWS)
+    if refusals := candidate.refusals(padded):
+        return "; ".join(refusals)
     expected, actual = observe_reference(call), observe(candidate, padded, subject.device)
     real = _first_rows(actual.result, expected.result)
     compare(Observation(result=real, mutated=actual.mutated), expected, call.op.tolerance)
+    return ""
 
 
 def _padding_only(subject: Subject, candidate: Candidate, call: Call) -> None:
@@ -113,10 +118,10 @@ def _padding_only(subject: Subject, candidate: Candidate, call: Call) -> None:
 
 
 def _poison(call: Call, inputs: Inputs) -> Inputs:
-    """NaN in row 0 of the first float tensor that has the row axis."""
+    """NaN in the last row of the first float tensor that has the row axis."""
     name = _float_row_parameter(call)
     value = inputs[name].clone()
-    value[0] = torch.nan
+    value[-1] = torch.nan
     return {**inputs, name: value}
 
 
@@ -131,7 +136,9 @@ def _float_row_parameter(call: Call) -> str:
 
 
 def _marker(op: Op[..., Any]) -> str:
-    return next((p.name for p in op.tensors if p.name in PADDING_MARKERS), "")
+    """The tensor that says which rows are padding, or an empty string."""
+    one_axis = (p.name for p in op.tensors if p.shape is not None and len(p.shape.dims) == 1)
+    return next((name for name in one_axis if name in PADDING_MARKERS), "")
 
 
 def _padded(call: Call, count: int) -> Call:

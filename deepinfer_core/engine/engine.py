@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import time
@@ -41,7 +42,9 @@ _GIB = 2**30
 class Engine:
     """Many requests over one model. Not thread-safe; each call of :meth:`step` runs one step."""
 
-    def __init__(self, opened: OpenedModel, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, opened: OpenedModel, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Allocate caches for an opened model.
 
         Args:
@@ -61,7 +64,7 @@ class Engine:
         self.scheduler = Scheduler(limits, num_blocks=num_blocks, num_state_slots=config.max_num_seqs)
         self._executor = Executor(model, model.allocate(num_blocks, config.max_num_seqs))
         self._requests: dict[str, Request] = {}
-        self._seeds = random.Random(config.seed) if config.seed is not None else secrets.SystemRandom()
+        self._seeds = random.Random(config.seed) if config.seed is not None else secrets.SystemRandom()  # noqa: S311  # repeatable on purpose
 
     @property
     def has_unfinished(self) -> bool:
@@ -91,7 +94,7 @@ class Engine:
             RequestError: The prompt or its parameters cannot be served; nothing was queued.
         """
         now = self._clock()
-        deadline = None if timeout_s is None else now + timeout_s
+        deadline = math.inf if timeout_s is None else now + timeout_s
         sequence = self._checked_sequence(request_id, prompt_token_ids, params, priority, deadline)
         self.scheduler.add(sequence)
         self._requests[request_id] = Request(
@@ -110,19 +113,28 @@ class Engine:
         Raises:
             RequestError: Token ids, length or parameters cannot be served.
         """
-        self._checked_sequence("", prompt_token_ids, params, 0, None)
+        self._checked_sequence("", prompt_token_ids, params, 0, math.inf)
 
     def _checked_sequence(
-        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams, priority: int, deadline: float | None
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        priority: int,
+        deadline: float,
     ) -> ScheduledSequence:
         vocabulary = self._architecture.vocab_size
-        wrong = [i for i in prompt_token_ids if not isinstance(i, int) or not 0 <= i < vocabulary]
+        wrong = [i for i in prompt_token_ids if not 0 <= i < vocabulary]
         if wrong or not prompt_token_ids:
             what = f"token ids {wrong[:5]} are outside 0 .. {vocabulary - 1}" if wrong else "it has no tokens"
             raise RequestError(f"prompt: {what}; give at least one token of this model")
         params.check_vocabulary(vocabulary)
         sequence = ScheduledSequence(
-            request_id=request_id, prompt_token_ids=prompt_token_ids, max_tokens=params.max_tokens, priority=priority, deadline=deadline
+            request_id=request_id,
+            prompt_token_ids=prompt_token_ids,
+            max_tokens=params.max_tokens,
+            priority=priority,
+            deadline=deadline,
         )
         self.scheduler.check(sequence)
         return sequence
@@ -167,7 +179,9 @@ class Engine:
             self.scheduler.cancel(plan)
             raise
         now = self._clock()
-        self.scheduler.apply(plan, [self._take(request, token, now) for request, token in zip(requests, sampled, strict=True)])
+        self.scheduler.apply(
+            plan, [self._take(request, token, now) for request, token in zip(requests, sampled, strict=True)]
+        )
 
     def _sample(self, hidden: Tensor, requests: Sequence[Request]) -> list[SampledToken]:
         if not requests:
@@ -231,8 +245,12 @@ def _num_blocks(model: BoundModel, config: EngineConfig, max_model_len: int) -> 
     budget = int(config.kv_cache_memory_gib * _GIB) or int(free * _SHARE_OF_FREE_MEMORY)
     blocks = min(budget // layout.bytes_per_block, config.max_num_seqs * layout.blocks_for(max_model_len))
     if blocks < 1:
-        raise CapacityError(
-            f"kv cache: {budget / _GIB:.3f} GiB do not hold one block of {layout.bytes_per_block} bytes; raise kv_cache_memory_gib"
-        )
-    log.info("kv cache: %d blocks of %d tokens, %.2f GiB", blocks, layout.block_tokens, blocks * layout.bytes_per_block / _GIB)
+        need = f"one block of {layout.bytes_per_block} bytes"
+        raise CapacityError(f"kv cache: {budget / _GIB:.3f} GiB do not hold {need}; raise kv_cache_memory_gib")
+    log.info(
+        "kv cache: %d blocks of %d tokens, %.2f GiB",
+        blocks,
+        layout.block_tokens,
+        blocks * layout.bytes_per_block / _GIB,
+    )
     return blocks

@@ -78,9 +78,13 @@ class Tokenizer:
         spelling = self.backing.id_to_token(token_id)
         return bytes_of_spelling(spelling) if spelling else b""
 
-    @cached_property
+    @property
     def special_ids(self) -> frozenset[int]:
         """Tokens that ``skip_special_tokens`` leaves out of the text."""
+        return self._special_ids
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
         return frozenset(i for i, token in self.backing.get_added_tokens_decoder().items() if token.special)
 
     def check_token_ids(self, token_ids: Sequence[int]) -> None:

@@ -41,8 +41,10 @@ class Trace:
             chunk: Tokens per prefill step; 0 for one step.
 
         Raises:
-            RequestError: The prompt is empty, has ids outside the vocabulary, or is too long.
+            RequestError: The prompt is empty, has ids outside the vocabulary, or is too long; or ``chunk`` is negative.
         """
+        if chunk < 0:
+            raise RequestError(f"trace: chunk is {chunk}; give the tokens per prefill step, or 0 for one step")
         self._model = model
         self._ids = _checked(model, token_ids)
         self._chunk = chunk or len(self._ids)
@@ -51,7 +53,9 @@ class Trace:
         blocks = model.layout.blocks_for(len(self._ids) + self._steps)
         self._blocks = range(1, blocks + 1)
         self._executor = Executor(model, model.allocate(blocks, 2))
-        self._compressed = [model.compressed_map[i] for i in self._ids] if model.compressed_map else [0] * len(self._ids)
+        self._compressed = (
+            [model.compressed_map[i] for i in self._ids] if model.compressed_map else [0] * len(self._ids)
+        )
 
     def run(self) -> dict[str, Tensor]:
         """Every tensor, on the host."""
@@ -65,7 +69,9 @@ class Trace:
                 pieces["features"].append(torch.cat(self._executor.features(step), -1))
         logits = self._executor.logits(torch.cat(hidden))
         traced = {name: self._joined(name, values) for name, values in pieces.items()}
-        traced |= {"input/ids": int32_row(self._ids), "logits": logits.float(), "argmax": logits.argmax(-1).int()}
+        traced = {name: value for name, value in traced.items() if value.numel() or not name.startswith("index_scores")}
+        traced |= {"input/ids": int32_row(self._ids), "logits": logits}
+        traced["argmax"] = self._model.sampler.greedy(logits.float())
         traced |= self._cached()
         traced |= self._engram()
         if self._model.graph.draft is not None:
@@ -78,7 +84,12 @@ class Trace:
         before = self._compressed[max(start - lookback, 0) : start]
         compressed = self._compressed[start : start + len(ids)]
         return SequenceRows(
-            token_ids=ids, compressed_ids=compressed, start=start, ngram_history=before[::-1], state_slot=_MAIN_SLOT, blocks=self._blocks
+            token_ids=ids,
+            compressed_ids=compressed,
+            start=start,
+            ngram_history=before[::-1],
+            state_slot=_MAIN_SLOT,
+            blocks=self._blocks,
         )
 
     def _joined(self, name: str, values: list[Tensor]) -> Tensor:
@@ -89,13 +100,18 @@ class Trace:
         entries = len(self._ids) // self._model.architecture.compress_ratios[int(layer)]
         if kind == "topk":
             return torch.cat(values)[:, : min(entries, self._model.architecture.indexer.top_k)]
-        padded = [torch.nn.functional.pad(v[:, :entries], (0, max(entries - v.shape[1], 0)), value=-torch.inf) for v in values]
+        padded = [
+            torch.nn.functional.pad(v[:, :entries], (0, max(entries - v.shape[1], 0)), value=-torch.inf) for v in values
+        ]
         return torch.cat(padded)
 
     def _cached(self) -> dict[str, Tensor]:
         """Compressed entries and index keys as the caches hold them."""
         found = {}
-        for kind, caches in (("compressed_kv", self._executor.caches.main), ("index_keys", self._executor.caches.index)):
+        for kind, caches in (
+            ("compressed_kv", self._executor.caches.main),
+            ("index_keys", self._executor.caches.index),
+        ):
             for layer, cache in caches.items():
                 entries = len(self._ids) // self._model.architecture.compress_ratios[layer]
                 first = cache.rows_per_block
@@ -105,7 +121,9 @@ class Trace:
 
     def _engram(self) -> dict[str, Tensor]:
         """Table rows ``[L, layers, columns]``."""
-        rows = step_inputs([self._rows(self._ids, 0)], prefill=True, lookback=self._model.lookback, device=self._model.device)
+        rows = step_inputs(
+            [self._rows(self._ids, 0)], prefill=True, lookback=self._model.lookback, device=self._model.device
+        )
         by_layer = self._model.graph.engram_rows(rows)
         return {"engram_ids": torch.stack(list(by_layer.values()), 1)} if by_layer else {}
 
@@ -135,7 +153,9 @@ class Trace:
         stores = _DRAFT_SLOT * attention.window_ring_rows + positions % attention.window_ring_rows
         if module is None:
             raise RequestError("trace: this model has no draft module")
-        module.write_context((features[begin:end],), positions, stores.to(torch.int32), self._executor.caches.draft_window)
+        module.write_context(
+            (features[begin:end],), positions, stores.to(torch.int32), self._executor.caches.draft_window
+        )
         return self._executor.draft(module, [anchor], [_DRAFT_SLOT])
 
     def _greedy(self, logits: Tensor) -> Tensor:
@@ -160,7 +180,8 @@ def _checked(model: BoundModel, token_ids: Sequence[int]) -> list[int]:
         what = f"ids {wrong[:5]} are outside 0 .. {vocabulary - 1}" if wrong else "the list of token ids is empty"
         raise RequestError(f"trace: {what}; give at least one id of this model's vocabulary")
     if len(token_ids) >= model.max_positions:
-        raise RequestError(f"trace: {len(token_ids)} tokens, but this model was opened for {model.max_positions} positions; shorten the prompt")
+        limit = f"this model was opened for {model.max_positions} positions"
+        raise RequestError(f"trace: {len(token_ids)} tokens, but {limit}; shorten the prompt")
     return list(token_ids)
 
 
@@ -170,5 +191,6 @@ def _squeeze_router(kind: str, value: Tensor) -> Tensor:
 
 
 def _to_host(value: Tensor) -> Tensor:
+    """Float64 stays as it is, so that exact arithmetic can be compared exactly; all else is float32 or an integer."""
     value = value.cpu()
-    return (value.float() if value.is_floating_point() else value).contiguous()
+    return (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).contiguous()

@@ -67,7 +67,9 @@ def cache_layout(architecture: ModelArchitecture, *, wide_bytes: int = 4) -> Cac
     """
     blocks, block_bytes = _place(_block_rows(architecture), wide_bytes)
     slots, slot_bytes = _place(_slot_rows(architecture), wide_bytes)
-    return CacheLayout(block_sections=blocks, slot_sections=slots, bytes_per_block=block_bytes, bytes_per_slot=slot_bytes)
+    return CacheLayout(
+        block_sections=blocks, slot_sections=slots, bytes_per_block=block_bytes, bytes_per_slot=slot_bytes
+    )
 
 
 def compressor_ring_rows(ratio: int) -> int:
@@ -92,9 +94,13 @@ def _block_rows(architecture: ModelArchitecture) -> list[_Rows]:
 def _slot_rows(architecture: ModelArchitecture) -> list[_Rows]:
     attention = architecture.attention
     ring = attention.window_ring_rows
-    rows: list[_Rows] = [("window", layer, "mxfp8", attention.head_dim, ring) for layer in range(architecture.num_layers)]
+    rows: list[_Rows] = [
+        ("window", layer, "mxfp8", attention.head_dim, ring) for layer in range(architecture.num_layers)
+    ]
     if architecture.draft is not None:
-        rows += [("draft_window", layer, "mxfp8", attention.head_dim, ring) for layer in range(architecture.draft.num_layers)]
+        rows += [
+            ("draft_window", layer, "mxfp8", attention.head_dim, ring) for layer in range(architecture.draft.num_layers)
+        ]
     for layer in architecture.kv_source_layers:
         ratio = architecture.compress_ratios[layer]
         if ratio > 1:
@@ -108,6 +114,10 @@ def _place(rows: list[_Rows], wide_bytes: int) -> tuple[tuple[Section, ...], int
     offset = 0
     for kind, layer, format, width, count in rows:
         size = count * (FORMATS[format].record_bytes(width) if format else 2 * width * wide_bytes)
-        sections.append(Section(kind=kind, layer=layer, format=format, width=width, rows=count, offset_bytes=offset, size_bytes=size))
+        sections.append(
+            Section(
+                kind=kind, layer=layer, format=format, width=width, rows=count, offset_bytes=offset, size_bytes=size
+            )
+        )
         offset += -(-size // 32) * 32
     return tuple(sections), max(-(-offset // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES, _ALIGNMENT_BYTES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.model.blocks.attention import Projections
 from deepinfer_core.model.blocks.experts import Experts
@@ -61,24 +61,35 @@ class DraftRows:
 class DraftModule:
     """Draft layers and heads; embedding and vocabulary head are the backbone's."""
 
-    def __init__(self, builder: Builder, parameters: DraftParameters, embed: BoundOp, expand: BoundOp, logits: BoundOp) -> None:
+    def __init__(
+        self, builder: Builder, parameters: DraftParameters, embed: BoundOp, expand: BoundOp, logits: BoundOp
+    ) -> None:
         architecture, shape = builder.architecture, builder.architecture.attention
         self._embed, self._expand, self._logits = embed, expand, logits
         self._cast = builder.bind_cast()
         weight = parameters.feature_projection
-        sizes = {"I": weight.shape[1], "O": weight.shape[0]}
+        sizes: dict[str, Any] = {"I": weight.shape[1], "O": weight.shape[0]}
         self._project = builder.bind(linear, weights={"weight": weight}, sizes=sizes, out=builder.act)
         self._norm_weight = parameters.feature_norm
         self._norm = builder.bind(rms_norm, sizes={"H": architecture.hidden_size}, eps=architecture.norm_eps)
         self._layers = [DraftLayer(builder, index, p) for index, p in enumerate(parameters.layers)]
         self._head = Head(builder, parameters.norm, parameters.head_mix)
         self._slots = builder.bind(
-            draft_slots, window=shape.sliding_window, ring=shape.window_ring_rows, block=architecture.draft.block_size if architecture.draft else 1
+            draft_slots,
+            window=shape.sliding_window,
+            ring=shape.window_ring_rows,
+            block=architecture.draft.block_size if architecture.draft else 1,
         )
-        self._markov = builder.bind(markov_logits, weights={"embedding": parameters.markov_embedding, "head": parameters.markov_head})
-        self._confidence = builder.bind(confidence, weights={"embedding": parameters.markov_embedding, "weight": parameters.confidence})
+        self._markov = builder.bind(
+            markov_logits, weights={"embedding": parameters.markov_embedding, "head": parameters.markov_head}
+        )
+        self._confidence = builder.bind(
+            confidence, weights={"embedding": parameters.markov_embedding, "weight": parameters.confidence}
+        )
 
-    def write_context(self, features: tuple[Tensor, ...], positions: Tensor, stores: Tensor, rings: Mapping[int, Cache]) -> None:
+    def write_context(
+        self, features: tuple[Tensor, ...], positions: Tensor, stores: Tensor, rings: Mapping[int, Cache]
+    ) -> None:
         """Store the context keys of main rows in every draft ring.
 
         Args:
@@ -122,7 +133,9 @@ class DraftLayer:
         experts = architecture.draft.experts if architecture.draft else architecture.experts
         self._experts = Experts(builder, experts, parameters.experts)
         kv = parameters.attention.kv
-        self._context_key = builder.bind(linear, weights={"weight": kv}, sizes={"I": kv.shape[1], "O": kv.shape[0]}, out=builder.act)
+        self._context_key = builder.bind(
+            linear, weights={"weight": kv}, sizes={"I": kv.shape[1], "O": kv.shape[0]}, out=builder.act
+        )
         self._store = builder.bind(rotate_store, sizes={"D": shape.head_dim}, eps=architecture.norm_eps)
         self._attend = builder.bind(
             sparse_decode,
@@ -137,7 +150,13 @@ class DraftLayer:
         self._store_key(self._context_key(rows), positions, stores, rings)
 
     def __call__(
-        self, streams: Tensor, mix: Tensor, inputs: DraftInputs, reads: Tensor, stores: Tensor, rings: Mapping[int, Cache]
+        self,
+        streams: Tensor,
+        mix: Tensor,
+        inputs: DraftInputs,
+        reads: Tensor,
+        stores: Tensor,
+        rings: Mapping[int, Cache],
     ) -> tuple[Tensor, Tensor]:
         """Streams and mix after the layer; the block's keys are in the ring afterwards."""
 

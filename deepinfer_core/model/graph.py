@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.backend.interface import PlanRequest
 from deepinfer_core.config.architecture import BLOCK_TOKENS
@@ -42,25 +42,37 @@ class ModelGraph:
         self.architecture = architecture
         self._binder = builder.binder
         self._embed = builder.bind(
-            token_embedding, weights={"table": parameters.embedding}, sizes={"V": architecture.vocab_size, "H": architecture.hidden_size}, out=builder.act
+            token_embedding,
+            weights={"table": parameters.embedding},
+            sizes={"V": architecture.vocab_size, "H": architecture.hidden_size},
+            out=builder.act,
         )
         self._expand = builder.bind(expand, num_streams=architecture.hyper_connection.num_streams)
         self._hash = None
         if architecture.engram is not None and hash_setup is not None:
             self._hash = NgramHash(builder, architecture.engram, hash_setup.tables, hash_setup.pad_id)
         layers = [DecoderLayer(builder, layer, p) for layer, p in enumerate(parameters.layers)]
-        self._encoder, self._decoder = layers[: architecture.num_encoder_layers], layers[architecture.num_encoder_layers :]
+        self._encoder, self._decoder = (
+            layers[: architecture.num_encoder_layers],
+            layers[architecture.num_encoder_layers :],
+        )
         self._head = Head(builder, parameters.norm, parameters.head_mix)
         self._logits = builder.bind(
-            vocabulary_logits, weights={"head": parameters.head}, sizes={"V": architecture.vocab_size, "H": architecture.hidden_size}
+            vocabulary_logits,
+            weights={"head": parameters.head},
+            sizes={"V": architecture.vocab_size, "H": architecture.hidden_size},
         )
-        self.draft = DraftModule(builder, parameters.draft, self._embed, self._expand, self._logits) if parameters.draft else None
+        self.draft = (
+            DraftModule(builder, parameters.draft, self._embed, self._expand, self._logits)
+            if parameters.draft
+            else None
+        )
         self._bind_metadata(builder)
 
     def _bind_metadata(self, builder: Builder) -> None:
         """Ops that turn positions into slots; they serve every layer of a step."""
         shape = builder.architecture.attention
-        ring = {"window": shape.sliding_window, "ring": shape.window_ring_rows}
+        ring: dict[str, Any] = {"window": shape.sliding_window, "ring": shape.window_ring_rows}
         self._window_slots = builder.bind(window_slots, **ring)
         self._window_indices = builder.bind(window_indices, **ring)
         ratios = builder.architecture.ratios
@@ -72,7 +84,9 @@ class ModelGraph:
         history_slots = None
         arguments = (inputs.positions, inputs.row_sequence, inputs.state_slots)
         if inputs.is_prefill:
-            windows, history_slots, stores = self._window_indices(*arguments, inputs.context_lengths, inputs.query_lengths)
+            windows, history_slots, stores = self._window_indices(
+                *arguments, inputs.context_lengths, inputs.query_lengths
+            )
         else:
             windows, stores = self._window_slots(*arguments)
         self._plan(inputs)
@@ -118,5 +132,7 @@ class ModelGraph:
         metadata = EntryMetadata(visible=visible, slots=slots, positions=positions)
         if inputs.host_context_lengths is not None:
             total = sum(length // ratio for length in inputs.host_context_lengths)
-            metadata.gather_slots, metadata.starts = self._gather[ratio](inputs.context_lengths, inputs.block_table, total=total)
+            metadata.gather_slots, metadata.starts = self._gather[ratio](
+                inputs.context_lengths, inputs.block_table, total=total
+            )
         return metadata

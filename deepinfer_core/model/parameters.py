@@ -37,7 +37,7 @@ class CompressorParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexerParameters:
-    """Selection: ``query [Xd, rank]`` FP8, ``head_weights [X, H]`` bf16; ``key [d, D]`` and ``key_norm [d]`` on key sources."""
+    """Selection: ``query [Xd, rank]`` FP8, ``head_weights [X, H]``; ``key [d, D]``, ``key_norm [d]`` on key sources."""
 
     query: Weight
     head_weights: Tensor
@@ -75,7 +75,7 @@ class ExpertParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngramParameters:
-    """N-gram memory of one layer: ``table [rows, d]``, ``kv [H(m+1), cols d]`` FP8, ``query_weight``, ``key_weight [m, H]`` bf16."""
+    """N-gram memory: ``table [rows, d]``, ``kv [H(m+1), cols d]`` FP8, ``query_weight`` and ``key_weight [m, H]``."""
 
     table: QuantTensor
     kv: Weight

@@ -34,7 +34,7 @@ class NullDevice:
 
     @property
     def torch_device(self) -> torch.device:
-        """Where tensors are made: ``torch.device("npu", index)`` and the like on real hardware."""
+        """Where tensors are made: on real hardware the device type that torch knows it by, with its index."""
         return torch.device("cpu")
 
     @property

@@ -62,6 +62,9 @@ def catalogue() -> tuple[Op[..., Any], ...]:
 
     modules = [importlib.import_module(f"{__name__}.{module}") for module in MODULES]
     found = {
-        value.name: value for module in modules for value in vars(module).values() if isinstance(value, Op) and value.reference.__module__ == module.__name__
+        value.name: value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Op) and value.reference.__module__ == module.__name__
     }
     return tuple(found[name] for name in sorted(found))

@@ -12,8 +12,9 @@ from deepinfer_core.errors import ContractError, InternalError
 from deepinfer_core.ops.declare import Op, TensorParameter
 
 TORCH_DTYPES = {
-    "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64, "i8": torch.int8, "u8": torch.uint8,
-    "i16": torch.int16, "i32": torch.int32, "i64": torch.int64, "bool": torch.bool, "e4m3": torch.float8_e4m3fn,
+    "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64,
+    "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
+    "bool": torch.bool, "e4m3": torch.float8_e4m3fn,
 }  # fmt: skip
 
 
@@ -65,7 +66,16 @@ class Case:
         **settings: Upper-case names are axis sizes, other names are attributes.
     """
 
-    def __init__(self, id: str, *, make: Make | None = None, dtype: str = "bf16", required: bool = False, bench: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        id: str,
+        *,
+        make: Make | None = None,
+        dtype: str = "bf16",
+        required: bool = False,
+        bench: bool = False,
+        **settings: Any,
+    ) -> None:
         self.id = id
         self.make = make
         self.dtype = dtype
@@ -131,5 +141,7 @@ def _default(op: Op[..., Any], parameter: TensorParameter, draw: Draw) -> Tensor
     """Normal numbers in the declared shape; anything but a float tensor needs ``make``."""
     dtype = draw.dtype if draw.dtype in parameter.dtypes else next(iter(parameter.dtypes), "")
     if parameter.shape is None or not dtype.startswith(("bf", "f")):
-        raise InternalError(f"{op.name}: a case must make {parameter.name!r} itself ({parameter.dtypes or parameter.formats})")
+        raise InternalError(
+            f"{op.name}: a case must make {parameter.name!r} itself ({parameter.dtypes or parameter.formats})"
+        )
     return draw.normal(*parameter.shape.dims, dtype=dtype)

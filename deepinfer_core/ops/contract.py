@@ -10,9 +10,9 @@ from deepinfer_core.ops.declare import Op, TensorParameter
 from deepinfer_core.tensor import Cache, Packed, QuantTensor
 
 _TORCH_NAMES = {
-    "torch.bfloat16": "bf16", "torch.float16": "f16", "torch.float32": "f32", "torch.float64": "f64", "torch.int8": "i8", "torch.uint8": "u8",
-    "torch.int16": "i16", "torch.int32": "i32", "torch.int64": "i64", "torch.bool": "bool", "torch.float8_e4m3fn": "e4m3",
-    "torch.float8_e8m0fnu": "e8m0",
+    "torch.bfloat16": "bf16", "torch.float16": "f16", "torch.float32": "f32", "torch.float64": "f64",
+    "torch.float8_e4m3fn": "e4m3", "torch.float8_e8m0fnu": "e8m0", "torch.bool": "bool", "torch.uint8": "u8",
+    "torch.int8": "i8", "torch.int16": "i16", "torch.int32": "i32", "torch.int64": "i64",
 }  # fmt: skip
 
 
@@ -25,7 +25,9 @@ def arguments(op: Op[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     """Tensor arguments of a call by parameter name; attributes are left out."""
     names = [p.name for p in op.tensors]
     if len(args) > len(names):
-        raise ContractError(f"{op.name}: takes {len(names)} tensors {names}, got {len(args)}; pass attributes by keyword")
+        raise ContractError(
+            f"{op.name}: takes {len(names)} tensors {names}, got {len(args)}; pass attributes by keyword"
+        )
     given = dict(zip(names, args, strict=False))
     given.update({name: kwargs[name] for name in names if name in kwargs})
     missing = [p.name for p in op.tensors if p.name not in given and not p.optional]
@@ -47,7 +49,9 @@ def check(op: Op[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     unknown = sorted(set(kwargs) - known)
     absent = [a.name for a in op.attributes if a.required and a.name not in kwargs]
     if unknown or absent:
-        raise ContractError(f"{op.name}: unknown arguments {unknown}, missing attributes {absent}; known are {sorted(known)}")
+        raise ContractError(
+            f"{op.name}: unknown arguments {unknown}, missing attributes {absent}; known are {sorted(known)}"
+        )
     sizes: dict[str, tuple[int, str]] = {}
     for parameter in op.tensors:
         value = given.get(parameter.name)
@@ -70,7 +74,8 @@ def _check_type(name: str, parameter: TensorParameter, value: Any) -> None:
         return
     found = dtype_name(value)
     if found not in parameter.dtypes:
-        raise DtypeError(f"{name}: {parameter.name} has dtype {found}; allowed: {parameter.dtypes or parameter.formats}; convert it first")
+        allowed = parameter.dtypes or parameter.formats
+        raise DtypeError(f"{name}: {parameter.name} has dtype {found}; allowed: {allowed}; convert it first")
 
 
 def _check_shape(name: str, parameter: TensorParameter, value: Any, sizes: dict[str, tuple[int, str]]) -> None:
@@ -78,7 +83,9 @@ def _check_shape(name: str, parameter: TensorParameter, value: Any, sizes: dict[
         return
     shape, dims = tuple(value.shape), parameter.shape.dims
     if len(shape) != len(dims):
-        raise ShapeError(f"{name}: {parameter.name} has shape {shape}, the contract is {dims}; it needs {len(dims)} axes")
+        raise ShapeError(
+            f"{name}: {parameter.name} has shape {shape}, the contract is {dims}; it needs {len(dims)} axes"
+        )
     for size, dim in zip(shape, dims, strict=True):
         if dim == "_":
             continue
@@ -88,4 +95,6 @@ def _check_shape(name: str, parameter: TensorParameter, value: Any, sizes: dict[
             continue
         expected, first = sizes.setdefault(dim, (size, parameter.name))
         if expected != size:
-            raise ShapeError(f"{name}: {parameter.name} has {dim}={size} but {first} has {dim}={expected}; make the two agree")
+            raise ShapeError(
+                f"{name}: {parameter.name} has {dim}={size} but {first} has {dim}={expected}; make the two agree"
+            )

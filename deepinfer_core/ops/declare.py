@@ -161,8 +161,8 @@ Use = Callable[[Op[..., Any]], Callable[..., Any]]
 class CompositeOp(Op[P, R]):
     """An op defined by steps. A backend implements the whole, or core runs the steps with its parts."""
 
-    body: Callable[..., R] = field(default=None, repr=False)  # type: ignore[assignment]  # set by @composite
-    steps: tuple[Part, ...] = ()
+    body: Callable[..., R] = field(kw_only=True, repr=False)
+    steps: tuple[Part, ...] = field(kw_only=True)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -209,9 +209,20 @@ def composite(
         reference.__doc__ = function.__doc__
         reference.__module__ = function.__module__
         steps = tuple(p if isinstance(p, Part) else Part(p) for p in parts)
-        made = CompositeOp(name, reference, tensors, attributes, tolerance, row_axis, mutates, weights, True, version)
-        made.body, made.steps = function, steps
-        return made
+        return CompositeOp(
+            name=name,
+            reference=reference,
+            tensors=tensors,
+            attributes=attributes,
+            tolerance=tolerance,
+            row_axis=row_axis,
+            mutates=mutates,
+            weights=weights,
+            optional=True,
+            version=version,
+            body=function,
+            steps=steps,
+        )
 
     return declare
 
@@ -220,7 +231,9 @@ def _reference_of(part: Op[..., Any]) -> Callable[..., Any]:
     return part.reference
 
 
-def _parse(name: str, function: Callable[..., Any], skip: int) -> tuple[tuple[TensorParameter, ...], tuple[Attribute, ...]]:
+def _parse(
+    name: str, function: Callable[..., Any], skip: int
+) -> tuple[tuple[TensorParameter, ...], tuple[Attribute, ...]]:
     """Read tensors and attributes from an annotated signature."""
     hints = typing.get_type_hints(function, include_extras=True)
     tensors: list[TensorParameter] = []

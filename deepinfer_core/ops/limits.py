@@ -52,7 +52,9 @@ class Limit:
 
 def multiple_of(axis: str, number: int) -> Limit:
     """The axis must be a multiple of ``number`` (an axis that the site does not state passes)."""
-    return Limit(f"{axis} must be a multiple of {number}", lambda s: s.sizes.get(axis, number) % number == 0, _size(axis))
+    return Limit(
+        f"{axis} must be a multiple of {number}", lambda s: s.sizes.get(axis, number) % number == 0, _size(axis)
+    )
 
 
 def one_of(axis: str, *allowed: int) -> Limit:
@@ -68,13 +70,21 @@ def at_most(axis: str, number: int) -> Limit:
 
 def dtype_in(*allowed: str) -> Limit:
     """Activations must flow in one of these element types."""
-    return Limit(f"activations must be {' or '.join(allowed)}", lambda s: s.dtype in allowed, lambda s: f"activations are {s.dtype}")
+    return Limit(
+        f"activations must be {' or '.join(allowed)}",
+        lambda s: s.dtype in allowed,
+        lambda s: f"activations are {s.dtype}",
+    )
 
 
 def attribute_in(name: str, *allowed: Any) -> Limit:
     """An attribute must have one of the values given (an attribute that the site does not state passes)."""
     words = " or ".join(map(repr, allowed))
-    return Limit(f"{name} must be {words}", lambda s: s.attributes.get(name, allowed[0]) in allowed, lambda s: f"{name}={s.attributes.get(name)!r}")
+    return Limit(
+        f"{name} must be {words}",
+        lambda s: s.attributes.get(name, allowed[0]) in allowed,
+        lambda s: f"{name}={s.attributes.get(name)!r}",
+    )
 
 
 def needs_package(name: str) -> Limit:
@@ -84,7 +94,11 @@ def needs_package(name: str) -> Limit:
 
 def needs_architecture(*allowed: str) -> Limit:
     """The device must be of one of these architectures, as its facts state it."""
-    return Limit(f"needs architecture {' or '.join(allowed)}", lambda s: s.facts.get("architecture") in allowed, lambda s: f"architecture is {s.facts.get('architecture', 'unknown')}")
+    return Limit(
+        f"needs architecture {' or '.join(allowed)}",
+        lambda s: s.facts.get("architecture") in allowed,
+        lambda s: f"architecture is {s.facts.get('architecture', 'unknown')}",
+    )
 
 
 def _size(axis: str) -> Callable[[Site], str]:

@@ -61,7 +61,9 @@ def step_inputs(sequences: Sequence[SequenceRows], *, prefill: bool, lookback: i
         "context_lengths": contexts,
         "query_lengths": lengths,
     }
-    history = [[*s.ngram_history[:lookback], *[NO_COMPRESSED_ID] * (lookback - len(s.ngram_history))] for s in sequences]
+    history = [
+        [*s.ngram_history[:lookback], *[NO_COMPRESSED_ID] * (lookback - len(s.ngram_history))] for s in sequences
+    ]
     tables = [[*s.blocks, *[0] * (width - len(s.blocks))] for s in sequences]
     return StepInputs(
         **{name: device.upload(int32_row(values)) for name, values in columns.items()},

@@ -11,7 +11,9 @@ from deepinfer_core.model.step_inputs import KVCaches
 from deepinfer_core.tensor import Cache
 
 
-def allocate_caches(layout: CacheLayout, num_blocks: int, num_slots: int, device: torch.device, numerics: Numerics) -> KVCaches:
+def allocate_caches(
+    layout: CacheLayout, num_blocks: int, num_slots: int, device: torch.device, numerics: Numerics
+) -> KVCaches:
     """Zero-filled pools with views by layer.
 
     Args:

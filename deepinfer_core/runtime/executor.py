@@ -55,14 +55,18 @@ class Executor:
         self._draft = model.graph.draft if drafting else None
 
     @torch.inference_mode()
-    def run(self, sequences: Sequence[SequenceRows], *, prefill: bool, record: Recorder | None = None) -> tuple[Tensor, StepContext]:
+    def run(
+        self, sequences: Sequence[SequenceRows], *, prefill: bool, record: Recorder | None = None
+    ) -> tuple[Tensor, StepContext]:
         """One forward pass; returns normed hidden rows ``[T, H]`` and the step's shared values."""
         model = self.model
         inputs = step_inputs(sequences, prefill=prefill, lookback=model.lookback, device=model.device)
         step = model.graph.begin(inputs, self.caches, record)
         hidden = model.graph.forward(step)
         if self._draft is not None:
-            self._draft.write_context(self.features(step), inputs.positions, step.window_stores, self.caches.draft_window)
+            self._draft.write_context(
+                self.features(step), inputs.positions, step.window_stores, self.caches.draft_window
+            )
         return hidden, step
 
     @torch.inference_mode()

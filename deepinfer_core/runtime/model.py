@@ -94,7 +94,9 @@ def bind_model(
     """
     limit = architecture.max_position_embeddings
     if max_positions > limit:
-        raise ConfigError(f"max_model_len is {max_positions}, but the model has {limit} positions; ask for at most {limit}")
+        raise ConfigError(
+            f"max_model_len is {max_positions}, but the model has {limit} positions; ask for at most {limit}"
+        )
     positions = max_positions or limit
     device = backend.device()
     binder = Binder(backend, policy, numerics.activation)

@@ -24,5 +24,7 @@ def _move(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple):
         return tuple(_move(item, device) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.replace(value, **{f.name: _move(getattr(value, f.name), device) for f in dataclasses.fields(value)})
+        return dataclasses.replace(
+            value, **{f.name: _move(getattr(value, f.name), device) for f in dataclasses.fields(value)}
+        )
     return value

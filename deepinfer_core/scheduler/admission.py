@@ -45,7 +45,7 @@ def _too_long(sequence: Sequence, config: SchedulerConfig, memory: CacheMemory) 
         )
     if length >= memory.num_tokens:
         problems.append(
-            f"the prompt has {length} tokens, but the whole cache ({memory.blocks.size} blocks of {BLOCK_TOKENS} tokens) "
+            f"the prompt has {length} tokens, but the whole cache ({memory.blocks.size} blocks of {BLOCK_TOKENS}) "
             f"leaves it {memory.num_tokens - 1}; shorten the prompt or give the cache more memory"
         )
     if length > config.max_num_batched_tokens and not config.chunked_prefill:

@@ -24,8 +24,8 @@ class CacheMemory:
         """
         if num_blocks < 1 or num_state_slots < 1:
             raise CapacityError(
-                f"the cache has {num_blocks} blocks and {num_state_slots} state slots, but a sequence needs at least one "
-                "of each; give the cache more memory"
+                f"the cache has {num_blocks} blocks and {num_state_slots} state slots, but a sequence needs one of "
+                "each at least; give the cache more memory"
             )
         self.blocks = BlockPool(num_blocks)
         self.slots = BlockPool(num_state_slots, "state slot")

@@ -107,6 +107,14 @@ class Scheduler:
         self._deadlines.add(sequence)
         self._batcher.waiting.add(sequence)
 
+    def check(self, sequence: Sequence) -> None:
+        """Raise what :meth:`add` would raise because the sequence could never run.
+
+        Raises:
+            RequestError: Its prompt is too long for the limits or the cache.
+        """
+        admission.check(sequence, self.config, self._memory)
+
     def abort(self, request_id: str) -> int:
         """End all sequences of a request; returns how many that were, 0 when it is unknown or over already."""
         sequences = self._unfinished.get(request_id, [])

@@ -25,10 +25,11 @@ class Kit:
     """The conformance kit, run on the CPU backend with another table."""
 
     def results(self, entries: Mapping[Op[..., Any], Implementation]) -> list[Result]:
-        """Everything the kit finds out about these implementations."""
+        """Everything the kit finds out about these implementations; what it says of the references is left out."""
         table = OpTable({op: (implementation,) for op, implementation in entries.items()})
         subject = subject_of(NarrowedBackend(CpuBackend(), table), tuple(entries))
-        return list(run_checks(all_checks(subject), today=date(2026, 1, 1), accelerator="planted"))
+        checks = (c for c in all_checks(subject) if c.suite != "declarations" and "/reference" not in c.id)
+        return list(run_checks(checks, today=date(2026, 1, 1), accelerator="planted"))
 
     def failures(self, entries: Mapping[Op[..., Any], Implementation]) -> list[Result]:
         return [result for result in self.results(entries) if result.status == "failed"]

@@ -21,7 +21,9 @@ from deepinfer_core.ops.kv_cache.store import store
 from deepinfer_core.ops.limits import at_most
 from deepinfer_core.ops.moe.select_experts import route
 from deepinfer_core.ops.norm.rms_norm import rms_norm
+from deepinfer_core.ops.quantize.quantize import dequantize, quantize
 from deepinfer_core.reference.backend import CpuBackend
+from deepinfer_core.tensor import QuantTensor
 
 
 def test_silent_fallback_is_caught(kit, right):
@@ -60,7 +62,8 @@ def test_write_outside_the_buffer_is_caught(kit, right):
 
     assert {"/".join(f.id.split("/")[:2]) for f in failures} == {"ops/kv_cache.store", "properties/kv_cache.store"}
     assert all(
-        "wrote outside cache.storage: 1 guard bytes changed, the first 1 bytes before" in f.detail for f in failures
+        "wrote outside cache.storage: 1 guard bytes changed, the first 1 bytes before its start" in f.detail
+        for f in failures
     )
 
 
@@ -96,7 +99,8 @@ def test_nan_that_reaches_a_neighbour_is_caught(kit, right):
 
 def test_false_claim_of_row_invariance_is_caught(kit, right):
     def by_batch(x, weight, *, eps):
-        last_place = 0.6 * torch.finfo(x.dtype).eps * (x.shape[0] % 2)
+        up_and_down = 1.0 - 2.0 * (torch.arange(x.shape[1]) % 2)
+        last_place = 0.6 * torch.finfo(x.dtype).eps * (x.shape[0] % 2) * up_and_down
         return (right(rms_norm)(x, weight, eps=eps).double() * (1.0 + last_place)).to(x.dtype)
 
     claimed = kit.failing({rms_norm: Implementation(run=by_batch, row_invariant=True)})
@@ -126,6 +130,25 @@ def test_plan_reaches_the_implementation(kit, right):
     failures = kit.failures({sparse_decode: Implementation(run=planned, plan=lambda request: "prepared")})
 
     assert [f.detail for f in failures] == []
+
+
+def test_private_storage_of_a_result_is_read_by_the_backends_own_op(kit, right):
+    def backwards(data):
+        return data.view(torch.uint8).flip(-1).view(data.dtype)
+
+    def packed(x, *, format):
+        made = right(quantize)(x, format=format)
+        return QuantTensor(backwards(made.data), made.scale, made.format, storage="reversed")
+
+    def unpacked(x, *, out):
+        canonical = QuantTensor(backwards(x.data), x.scale, x.format) if x.storage == "reversed" else x
+        return right(dequantize)(canonical, out=out)
+
+    alone = kit.failing({quantize: Implementation(run=packed)})
+    paired = kit.failures({quantize: Implementation(run=packed), dequantize: Implementation(run=unpacked)})
+
+    assert "ops/quantize.quantize" in alone
+    assert [f.detail for f in paired] == []
 
 
 def test_limit_on_a_required_case_is_caught(kit, right):

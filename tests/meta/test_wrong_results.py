@@ -168,7 +168,7 @@ def test_one_percent_error_is_caught_where_single_elements_may_be_off_by_more(ki
     failures = kit.failures({sparse_decode: Implementation(run=louder)})
 
     assert any(f.id.startswith("ops/attention.sparse_decode/") for f in failures)
-    assert all("too large by the factor 1.01" in f.detail for f in failures if f.id.startswith("ops/"))
+    assert all("off by the factor 1.01" in f.detail for f in failures if f.id.startswith("ops/"))
 
 
 def test_one_percent_error_before_rounding_to_codes_is_caught(kit, right):

@@ -72,11 +72,12 @@ class Driver:
         counts = [count for _, count in parts]
         return list(self.executor.logits(hidden)[: sum(counts)].split(counts))
 
-    def speculate(self, *parts: tuple[FedSequence, list[int], int]) -> list[Tensor]:
+    def speculate(self, *parts: tuple[FedSequence, list[int], int], padding: int = 0) -> list[Tensor]:
         """A verification step: the next token and wrong or right drafts behind it; only some rows are kept.
 
         Args:
             *parts: Sequence, drafted tokens, and number of drafts that are accepted (they must be the true tokens).
+            padding: See ``feed``.
 
         Returns:
             Logits of the kept rows of each sequence.
@@ -85,7 +86,7 @@ class Driver:
         texts = [list(sequence.tokens) for sequence, _, _ in parts]
         for sequence, drafts, _ in parts:
             sequence.tokens[sequence.length + 1 :] = drafts
-        logits = self.feed(*((sequence, 1 + len(drafts)) for sequence, drafts, _ in parts))
+        logits = self.feed(*((sequence, 1 + len(drafts)) for sequence, drafts, _ in parts), padding=padding)
         for (sequence, drafts, accepted), text, rows in zip(parts, texts, logits, strict=True):
             sequence.tokens = text
             sequence.length -= len(drafts) - accepted

@@ -34,8 +34,8 @@ def test_rejected_rows_leave_no_trace(
 ) -> None:
     """From the start and from a prompt of odd length at once; wrong drafts reach past the end of the text too."""
     driver, chance = Driver(mini_b), random.Random(rows * 10 + accepted)
-    sequences = [driver.sequence(prompt[:80], IMAGES), driver.sequence(prompt, IMAGES)]
-    driver.feed((sequences[1], 27), prefill=True)
+    sequences = [driver.sequence(prompt[:50], IMAGES), driver.sequence(prompt, IMAGES)]
+    driver.feed((sequences[1], 47), prefill=True)
 
     while live := [s for s in sequences if s.length < len(s.tokens)]:
         starts = [s.length for s in live]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.config.architecture import BLOCK_TOKENS
 from deepinfer_core.model.blocks.compressor import Compressor
@@ -39,9 +39,17 @@ class Projections:
         self._query_norm = parameters.query_norm
         act, hidden = builder.act, architecture.hidden_size
         first = stack_rows(parameters.query_a, parameters.kv)
-        second = parameters.query_b if parameters.indexer is None else stack_rows(parameters.query_b, parameters.indexer.query)
-        self._query_a_kv = builder.bind(linear, weights={"weight": first}, sizes={"I": hidden, "O": first.shape[0]}, out=act)
-        self._query_b = builder.bind(linear, weights={"weight": second}, sizes={"I": self._rank, "O": second.shape[0]}, out=act)
+        second = (
+            parameters.query_b
+            if parameters.indexer is None
+            else stack_rows(parameters.query_b, parameters.indexer.query)
+        )
+        self._query_a_kv = builder.bind(
+            linear, weights={"weight": first}, sizes={"I": hidden, "O": first.shape[0]}, out=act
+        )
+        self._query_b = builder.bind(
+            linear, weights={"weight": second}, sizes={"I": self._rank, "O": second.shape[0]}, out=act
+        )
         self._norm = builder.bind(rms_norm, sizes={"H": self._rank}, eps=self._eps)
         self._cast = builder.bind_cast()
         self._rotate = builder.bind(apply_rotary, sizes={"N": self._heads, "D": self._width})
@@ -78,15 +86,22 @@ class Attention:
         self._compressor = Compressor(builder, layer, parameters.compressor) if parameters.compressor else None
         self._indexer = Indexer(builder, layer, parameters.indexer) if parameters.indexer else None
         self._cast = builder.bind_cast()
-        sizes = {"N": shape.num_heads, "D": shape.head_dim, "W": shape.sliding_window, "S": architecture.indexer.top_k}
-        attend = {
+        sizes: dict[str, Any] = {
+            "N": shape.num_heads,
+            "D": shape.head_dim,
+            "W": shape.sliding_window,
+            "S": architecture.indexer.top_k,
+        }
+        attend: dict[str, Any] = {
             "scale": shape.softmax_scale,
             "round_probabilities": numerics.round_probabilities,
             "out": builder.act if numerics.round_context else builder.wide,
         }
         self._prefill = builder.bind(sparse_prefill, sizes=sizes, **attend)
         self._decode = builder.bind(sparse_decode, sizes=sizes, **attend)
-        self._extend_window = builder.bind(extend_window, sizes={"D": shape.head_dim}, eps=architecture.norm_eps, out=builder.act)
+        self._extend_window = builder.bind(
+            extend_window, sizes={"D": shape.head_dim}, eps=architecture.norm_eps, out=builder.act
+        )
         self._store_window = builder.bind(rotate_store, sizes={"D": shape.head_dim}, eps=architecture.norm_eps)
         if self._ratio:
             self._load = builder.bind(load, sizes={"D": shape.head_dim}, out=builder.act)
@@ -108,14 +123,22 @@ class Attention:
         if self._indexer is not None:
             self._indexer(x, index_query, step)
             step.context_slots = None
-        attended = self._attend_prompt(query, key, step) if step.inputs.is_prefill else self._attend_decode(query, key, step)
+        attended = (
+            self._attend_prompt(query, key, step) if step.inputs.is_prefill else self._attend_decode(query, key, step)
+        )
         return self._projections.output(attended, positions)
 
     def _attend_prompt(self, query: Tensor, key: Tensor, step: StepContext) -> Tensor:
         """Window history is read before the ring is written; entries are gathered once per source layer."""
         ring, projections = step.caches.window[self._layer], self._projections
         rows = self._extend_window(
-            key, projections.kv_norm, step.inputs.positions, projections.table, step.history_slots, step.window_stores, ring
+            key,
+            projections.kv_norm,
+            step.inputs.positions,
+            projections.table,
+            step.history_slots,
+            step.window_stores,
+            ring,
         )
         if not self._ratio:
             return self._prefill(query, rows, step.window_slots, projections.sink)
@@ -138,4 +161,3 @@ class Attention:
 
     def _main(self, step: StepContext) -> Cache:
         return step.caches.main[self._source if self._source is not None else self._layer]
-

@@ -6,7 +6,7 @@ Every row makes an entry at ratio 1. At ratio 2 a row that closes no pair makes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.errors import require
 from deepinfer_core.ops.kv_cache.compress_pairs import compress_pairs
@@ -38,7 +38,7 @@ class Compressor:
         if parameters.gate is not None:
             weight, out = stack_rows(parameters.gate, parameters.value), builder.wide
             self._pairs = builder.bind(compress_pairs, sizes={"D": width}, out=builder.act)
-        sizes = {"I": architecture.hidden_size, "O": weight.shape[0]}
+        sizes: dict[str, Any] = {"I": architecture.hidden_size, "O": weight.shape[0]}
         self._project = builder.bind(linear, weights={"weight": weight}, sizes=sizes, out=out)
         self._norm = builder.bind(rms_norm, sizes={"H": width}, eps=architecture.norm_eps)
         self._store = builder.bind(rotate_store, sizes={"D": width}, eps=architecture.norm_eps)
@@ -51,7 +51,9 @@ class Compressor:
             gate, value = projected.chunk(2, -1)
             inputs = step.inputs
             ring = step.caches.compressor[self._layer]
-            projected = self._pairs(gate, value, inputs.positions, inputs.row_sequence, inputs.state_slots, inputs.context_lengths, ring)
+            projected = self._pairs(
+                gate, value, inputs.positions, inputs.row_sequence, inputs.state_slots, inputs.context_lengths, ring
+            )
         step.latent = self._norm(projected, self._norm_weight)
         self._store(step.latent, entries.positions, self._table, entries.slots, step.caches.main[self._layer])
 
@@ -66,7 +68,7 @@ class IndexKeys:
         self._ratio = architecture.compress_ratios[layer]
         self._table = builder.tables[1]
         self._norm_weight = key_norm
-        sizes = {"I": architecture.attention.head_dim, "O": head}
+        sizes: dict[str, Any] = {"I": architecture.attention.head_dim, "O": head}
         self._project = builder.bind(linear, weights={"weight": key}, sizes=sizes, out=builder.act)
         self._store = builder.bind(rotate_store, sizes={"D": head}, eps=architecture.norm_eps)
 

@@ -32,7 +32,9 @@ class DecoderLayer:
         taps = architecture.draft.target_layer_ids if architecture.draft else ()
         self._tap = builder.bind(draft_features) if layer in taps else None
 
-    def __call__(self, streams: Tensor, mix: Tensor, step: StepContext, engram_rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, streams: Tensor, mix: Tensor, step: StepContext, engram_rows: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Streams and mix after the layer; writes its caches and shared values.
 
         Args:

@@ -53,8 +53,14 @@ class Engram:
     def __init__(self, builder: Builder, parameters: EngramParameters) -> None:
         architecture = builder.architecture
         width, outputs = parameters.kv.shape[1], parameters.kv.shape[0]
-        self._lookup = builder.bind(lookup, weights={"table": parameters.table}, sizes={"V": parameters.table.shape[0], "D": parameters.table.shape[1]})
-        self._project = builder.bind(linear, weights={"weight": parameters.kv}, sizes={"I": width, "O": outputs}, out=builder.act)
+        self._lookup = builder.bind(
+            lookup,
+            weights={"table": parameters.table},
+            sizes={"V": parameters.table.shape[0], "D": parameters.table.shape[1]},
+        )
+        self._project = builder.bind(
+            linear, weights={"weight": parameters.kv}, sizes={"I": width, "O": outputs}, out=builder.act
+        )
         self._gate = builder.bind(
             gate,
             weights={"query_weight": parameters.query_weight, "key_weight": parameters.key_weight},

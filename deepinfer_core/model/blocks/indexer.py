@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.errors import require
 from deepinfer_core.model.blocks.compressor import IndexKeys
@@ -32,22 +32,35 @@ class Indexer:
         self._table = builder.tables[1]
         self._weight_scale = shape.score_scale if numerics.score_mode == "wide" else 1.0
         self._traced_scale = shape.score_scale / self._weight_scale
-        self._keys = IndexKeys(builder, layer, parameters.key, parameters.key_norm) if parameters.key is not None and parameters.key_norm is not None else None
-        sizes = {"X": shape.num_heads, "D": shape.head_dim}
+        self._keys = (
+            IndexKeys(builder, layer, parameters.key, parameters.key_norm)
+            if parameters.key is not None and parameters.key_norm is not None
+            else None
+        )
+        sizes: dict[str, Any] = {"X": shape.num_heads, "D": shape.head_dim}
         self._rotate = builder.bind(apply_rotary, sizes={"N": shape.num_heads, "D": shape.head_dim})
         self._cast = builder.bind(quantize, sizes={"I": shape.head_dim}, format="mxfp4")
         weight = parameters.head_weights
         self._head_weights = builder.bind(
-            linear, weights={"weight": weight}, sizes={"I": architecture.hidden_size, "O": shape.num_heads}, out=builder.act
+            linear,
+            weights={"weight": weight},
+            sizes={"I": architecture.hidden_size, "O": shape.num_heads},
+            out=builder.act,
         )
         self._scores = builder.bind(index_scores, sizes=sizes, score_mode=numerics.score_mode)
-        common = {"score_mode": numerics.score_mode, "k": shape.top_k}
+        common: dict[str, Any] = {"score_mode": numerics.score_mode, "k": shape.top_k}
         if self._within:
-            self._select = builder.bind(select_within_candidates, sizes=sizes, candidate_block_size=shape.candidate_block_size, **common)
+            self._select = builder.bind(
+                select_within_candidates, sizes=sizes, candidate_block_size=shape.candidate_block_size, **common
+            )
         else:
             blocks = shape.candidate_blocks if layer == shape.candidate_source_layer else 0
             self._select = builder.bind(
-                select_entries, sizes=sizes, candidate_blocks=blocks, candidate_block_size=max(shape.candidate_block_size, 1), **common
+                select_entries,
+                sizes=sizes,
+                candidate_blocks=blocks,
+                candidate_block_size=max(shape.candidate_block_size, 1),
+                **common,
             )
 
     def __call__(self, x: Tensor, projected: Tensor, step: StepContext) -> None:
@@ -67,7 +80,9 @@ class Indexer:
         arguments = (query, weights, step.caches.index[self._key_layer], *self._rows(step))
         lengths = step.inputs.host_query_lengths
         if self._within:
-            require(step.candidates is not None, f"layer {self._layer} selects within candidates before any were chosen")
+            require(
+                step.candidates is not None, f"layer {self._layer} selects within candidates before any were chosen"
+            )
             step.selected = self._select(*arguments, step.candidates, query_lengths=lengths)
         else:
             step.selected, candidates = self._select(*arguments, query_lengths=lengths)
@@ -85,12 +100,15 @@ class Indexer:
 
     def _trace(self, arguments: tuple[object, ...], step: StepContext) -> None:
         """Record the selection and, separately computed, the scores it was made from."""
-        step.trace(f"topk.{self._layer}", step.selected)
+        if step.selected is not None:
+            step.trace(f"topk.{self._layer}", step.selected)
         scores = self._scores(*arguments, query_lengths=step.inputs.host_query_lengths) * self._traced_scale
-        if self._within:
+        if self._within and step.candidates is not None:
             size = self._shape.candidate_block_size
             blocks = -(-scores.shape[1] // size)
-            allowed = (step.candidates.unsqueeze(-1) == _arange(step.candidates, blocks)).any(1).repeat_interleave(size, 1)
+            allowed = (
+                (step.candidates.unsqueeze(-1) == _arange(step.candidates, blocks)).any(1).repeat_interleave(size, 1)
+            )
             scores = scores.masked_fill(~allowed[:, : scores.shape[1]], -float("inf"))
         step.trace(f"index_scores.{self._layer}", scores)
 

@@ -42,7 +42,14 @@ class Builder:
         """Element type of results that the model keeps unrounded."""
         return "f64" if self.act == "f64" else "f32"
 
-    def bind(self, op: Op[..., Any], *, weights: dict[str, Any] | None = None, sizes: dict[str, int] | None = None, **attributes: Any) -> BoundOp:
+    def bind(
+        self,
+        op: Op[..., Any],
+        *,
+        weights: dict[str, Any] | None = None,
+        sizes: dict[str, int] | None = None,
+        **attributes: Any,
+    ) -> BoundOp:
         """See ``Binder.bind``."""
         return self.binder.bind(op, weights=weights, sizes=sizes, **attributes)
 

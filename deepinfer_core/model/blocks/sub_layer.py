@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.ops.hyper_connection.enter import enter
 from deepinfer_core.ops.hyper_connection.mixes import head_mix
@@ -23,14 +23,21 @@ class SubLayer:
 
     def __init__(self, builder: Builder, mix: MixParameters, norm_weight: Tensor) -> None:
         shape = builder.architecture.hyper_connection
-        sizes = {"C": shape.num_streams, "H": builder.architecture.hidden_size}
+        sizes: dict[str, Any] = {"C": shape.num_streams, "H": builder.architecture.hidden_size}
         self._parameters = (mix.function, mix.base, mix.scale, norm_weight)
         self._enter = builder.bind(
-            enter, sizes=sizes, norm_eps=builder.architecture.norm_eps, eps=shape.eps, iterations=shape.sinkhorn_iterations, shifted=shape.shifted
+            enter,
+            sizes=sizes,
+            norm_eps=builder.architecture.norm_eps,
+            eps=shape.eps,
+            iterations=shape.sinkhorn_iterations,
+            shifted=shape.shifted,
         )
         self._update = builder.bind(update, sizes=sizes)
 
-    def __call__(self, streams: Tensor, mix: Tensor, inner: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(
+        self, streams: Tensor, mix: Tensor, inner: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """New streams, the mix handed to the next sub-layer, and the inner output.
 
         Args:
@@ -48,13 +55,15 @@ class Head:
 
     def __init__(self, builder: Builder, norm_weight: Tensor, mix: MixParameters | None) -> None:
         architecture = builder.architecture
-        sizes = {"C": architecture.hyper_connection.num_streams, "H": architecture.hidden_size}
+        sizes: dict[str, Any] = {"C": architecture.hyper_connection.num_streams, "H": architecture.hidden_size}
         self._norm_weight, self._mix = norm_weight, mix
         self._collapse = builder.bind(collapse, sizes=sizes)
         self._norm = builder.bind(rms_norm, sizes=sizes, eps=architecture.norm_eps)
         self._head_mix = None
         if mix is not None:
-            self._head_mix = builder.bind(head_mix, sizes=sizes, norm_eps=architecture.norm_eps, eps=architecture.hyper_connection.eps)
+            self._head_mix = builder.bind(
+                head_mix, sizes=sizes, norm_eps=architecture.norm_eps, eps=architecture.hyper_connection.eps
+            )
 
     def __call__(self, streams: Tensor, mix: Tensor) -> tuple[Tensor, Tensor]:
         """Collapsed row before the norm, and after it, ``[T, H]`` each."""

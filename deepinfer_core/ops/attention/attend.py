@@ -8,7 +8,9 @@ from torch import Tensor
 from deepinfer_core.ops.wide import wide
 
 
-def attend(query: Tensor, keys: Tensor, valid: Tensor, sink: Tensor, *, scale: float, round_probabilities: bool) -> Tensor:
+def attend(
+    query: Tensor, keys: Tensor, valid: Tensor, sink: Tensor, *, scale: float, round_probabilities: bool
+) -> Tensor:
     """Softmax attention of every row over its own keys, which are also its values (spec attention/01 section 7).
 
     Args:

@@ -56,8 +56,10 @@ def _blocks(anchors: tuple[int, ...], block: int, padding: int = 0) -> Callable[
 
 @draft_slots.cases
 def _cases() -> Iterator[Case]:
-    settings = {"window": 8, "ring": 14, "block": 5}
+    settings: dict[str, Any] = {"window": 8, "ring": 14, "block": 5}
     yield Case("short_and_wrapped", T=15, B=3, make=_blocks((1, 8, 100), 5), required=True, **settings)
     yield Case("padding", T=10, B=1, make=_blocks((6,), 5, 1), required=True, **settings)
     yield Case("no_rows", T=0, B=0, make=_blocks((), 5), **settings)
-    yield ErrorCase("rows", T=5, B=1, make=_blocks((6,), 5), stretch=("positions", "T"), raises=ShapeError, match="T=5", **settings)
+    yield ErrorCase(
+        "rows", T=5, B=1, make=_blocks((6,), 5), stretch=("positions", "T"), raises=ShapeError, match="T=5", **settings
+    )

@@ -103,7 +103,9 @@ def entry_metadata(
     visible = torch.where(real, (positions + 1) // ratio, 0)
     closes = real & ((positions + 1) % ratio == 0)
     entry = torch.where(closes, positions // ratio, 0)
-    block = block_table[row_sequence.clamp_min(0).long(), torch.clamp(entry // rows_per_block, max=block_table.shape[1] - 1).long()]
+    block = block_table[
+        row_sequence.clamp_min(0).long(), torch.clamp(entry // rows_per_block, max=block_table.shape[1] - 1).long()
+    ]
     slot = torch.where(closes, block * rows_per_block + entry % rows_per_block, -1)
     return visible.to(torch.int32), slot.to(torch.int32), (entry * ratio).to(torch.int32)
 
@@ -184,11 +186,21 @@ def _step(starts: tuple[int, ...], lengths: tuple[int, ...], padding: int = 0) -
 
 @window_slots.cases
 def _window_slots_cases() -> Iterator[Case]:
-    yield Case("short_and_wrapped", T=4, B=4, window=8, ring=14, make=_step((0, 6, 7, 100), (1, 1, 1, 1)), required=True)
+    yield Case(
+        "short_and_wrapped", T=4, B=4, window=8, ring=14, make=_step((0, 6, 7, 100), (1, 1, 1, 1)), required=True
+    )
     yield Case("several_rows_and_padding", T=9, B=2, window=8, ring=14, make=_step((3, 40), (2, 5), 2), required=True)
     yield Case("no_rows", T=0, B=0, window=8, ring=14, make=_step((), ()), required=True)
     yield ErrorCase(
-        "rows", T=1, B=1, window=8, ring=14, make=_step((0,), (1,)), stretch=("row_sequence", "T"), raises=ShapeError, match="row_sequence has T=2"
+        "rows",
+        T=1,
+        B=1,
+        window=8,
+        ring=14,
+        make=_step((0,), (1,)),
+        stretch=("row_sequence", "T"),
+        raises=ShapeError,
+        match="row_sequence has T=2",
     )
 
 
@@ -199,7 +211,15 @@ def _window_indices_cases() -> Iterator[Case]:
     yield Case("padding_rows", T=7, B=1, window=8, ring=14, make=_step((9,), (4,), 3))
     yield Case("no_rows", T=0, B=0, window=8, ring=14, make=_step((), ()), required=True)
     yield ErrorCase(
-        "lengths", T=1, B=1, window=8, ring=14, make=_step((0,), (1,)), stretch=("query_lengths", "B"), raises=ShapeError, match="query_lengths has B=2"
+        "lengths",
+        T=1,
+        B=1,
+        window=8,
+        ring=14,
+        make=_step((0,), (1,)),
+        stretch=("query_lengths", "B"),
+        raises=ShapeError,
+        match="query_lengths has B=2",
     )
 
 
@@ -210,7 +230,16 @@ def _entry_metadata_cases() -> Iterator[Case]:
         yield Case(f"ratio_{ratio}", T=12, B=3, J=4, ratio=ratio, rows_per_block=16 // ratio, make=make, required=True)
     yield Case("no_rows", T=0, B=0, J=4, ratio=1, rows_per_block=16, make=_step((), ()), required=True)
     yield ErrorCase(
-        "positions", T=1, B=1, J=4, ratio=1, rows_per_block=16, make=_step((0,), (1,)), stretch=("positions", "T"), raises=ShapeError, match="T=1"
+        "positions",
+        T=1,
+        B=1,
+        J=4,
+        ratio=1,
+        rows_per_block=16,
+        make=_step((0,), (1,)),
+        stretch=("positions", "T"),
+        raises=ShapeError,
+        match="T=1",
     )
 
 
@@ -220,7 +249,18 @@ def _entry_slots_cases() -> Iterator[Case]:
         return {**draw_step(draw, (0, 5, 31), (7, 1, 2), 2), "entries": draw.integers(-1, 32, "T", "S")}
 
     yield Case("with_none", T=12, B=3, J=4, S=6, rows_per_block=8, make=make, required=True)
-    yield ErrorCase("entries", T=12, B=3, J=4, S=6, rows_per_block=8, make=make, stretch=("entries", "T"), raises=ShapeError, match="T=13")
+    yield ErrorCase(
+        "entries",
+        T=12,
+        B=3,
+        J=4,
+        S=6,
+        rows_per_block=8,
+        make=make,
+        stretch=("entries", "T"),
+        raises=ShapeError,
+        match="T=13",
+    )
 
 
 @context_gather.cases
@@ -230,7 +270,16 @@ def _context_gather_cases() -> Iterator[Case]:
     yield Case("ratio_2", B=3, J=4, ratio=2, rows_per_block=8, total=22, make=make, required=True)
     yield Case("nothing", B=1, J=4, ratio=2, rows_per_block=8, total=0, make=_step((0,), (1,)), required=True)
     yield ErrorCase(
-        "table", B=1, J=4, ratio=1, rows_per_block=16, total=1, make=_step((0,), (1,)), stretch=("block_table", "B"), raises=ShapeError, match="B=2"
+        "table",
+        B=1,
+        J=4,
+        ratio=1,
+        rows_per_block=16,
+        total=1,
+        make=_step((0,), (1,)),
+        stretch=("block_table", "B"),
+        raises=ShapeError,
+        match="B=2",
     )
 
 
@@ -238,7 +287,13 @@ def _context_gather_cases() -> Iterator[Case]:
 def _context_indices_cases() -> Iterator[Case]:
     def make(draw: Draw) -> dict[str, Any]:
         step = draw_step(draw, (0, 5, 31), (7, 1, 2), 2)
-        return {"row_sequence": step["row_sequence"], "starts": draw.integers(0, 99, "B"), "entries": draw.integers(-1, 32, "T", "S")}
+        return {
+            "row_sequence": step["row_sequence"],
+            "starts": draw.integers(0, 99, "B"),
+            "entries": draw.integers(-1, 32, "T", "S"),
+        }
 
     yield Case("with_none", T=12, B=3, S=6, make=make, required=True)
-    yield ErrorCase("entries", T=12, B=3, S=6, make=make, stretch=("entries", "T"), raises=ShapeError, match="row_sequence has T=12")
+    yield ErrorCase(
+        "entries", T=12, B=3, S=6, make=make, stretch=("entries", "T"), raises=ShapeError, match="row_sequence has T=12"
+    )

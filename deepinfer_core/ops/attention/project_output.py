@@ -47,6 +47,7 @@ def project_output(
     """Inverse rotation by the query's position, then the grouped low-rank projection (spec attention/01 section 8).
 
     Args:
+        use: Turns a step into what is bound for it.
         attended: Output of the attention core. In wide precision it is quantised straight from there
             (DeepInfer); in the activations' type it has been rounded before (other engines).
         positions: Position of each row.
@@ -79,8 +80,18 @@ def _inputs(draw: Draw) -> dict[str, Any]:
 
 @project_output.cases
 def _cases() -> Iterator[Case]:
-    settings = {"N": 4, "D": 64, "H": 96, "groups": 2, "quantize_input": True, "out": "bf16", "make": _inputs}
+    settings: dict[str, Any] = {
+        "N": 4,
+        "D": 64,
+        "H": 96,
+        "groups": 2,
+        "quantize_input": True,
+        "out": "bf16",
+        "make": _inputs,
+    }
     for rows in (0, 1, 33):
         yield Case(f"{rows}_rows", T=rows, required=True, **settings)
-    yield Case("unquantized_f32", T=5, dtype="f32", **{**settings, "quantize_input": False, "out": "f32"})
-    yield ErrorCase("positions", T=2, stretch=("positions", "T"), raises=ShapeError, match="positions has T=3", **settings)
+    yield Case("unquantized_f32", T=5, dtype="f32", **dict(settings, quantize_input=False, out="f32"))
+    yield ErrorCase(
+        "positions", T=2, stretch=("positions", "T"), raises=ShapeError, match="positions has T=3", **settings
+    )

@@ -69,7 +69,10 @@ def _inputs(*, context: str) -> Callable[[Draw], dict[str, Any]]:
     def make(draw: Draw) -> dict[str, Any]:
         sizes = draw.sizes
         slots = sizes["M"] * sizes["P"]
-        made: dict[str, Any] = {"window": draw_cache(draw, "mxfp8"), "window_slots": draw_indices(draw, sizes["T"], sizes["W"], slots)}
+        made: dict[str, Any] = {
+            "window": draw_cache(draw, "mxfp8"),
+            "window_slots": draw_indices(draw, sizes["T"], sizes["W"], slots),
+        }
         if context:
             made["context"] = draw_cache(draw, context)
             made["context_slots"] = draw_indices(draw, sizes["T"], sizes["S"], slots)
@@ -80,11 +83,27 @@ def _inputs(*, context: str) -> Callable[[Draw], dict[str, Any]]:
 
 @sparse_decode.cases
 def _cases() -> Iterator[Case]:
-    settings = {"M": 3, "P": 20, "N": 4, "D": 64, "W": 16, "scale": 64**-0.5, "round_probabilities": True, "out": "f32"}
-    both = {**settings, "S": 8, "make": _inputs(context="fp4_e4m3")}
+    settings: dict[str, Any] = {
+        "M": 3,
+        "P": 20,
+        "N": 4,
+        "D": 64,
+        "W": 16,
+        "scale": 64**-0.5,
+        "round_probabilities": True,
+        "out": "f32",
+    }
+    both: dict[str, Any] = {**settings, "S": 8, "make": _inputs(context="fp4_e4m3")}
     for rows in (0, 1, 12):
         yield Case(f"{rows}_rows", T=rows, required=True, **both)
     yield Case("window_only", T=9, make=_inputs(context=""), required=True, **settings)
     yield Case("mxfp8_context", T=5, S=8, make=_inputs(context="mxfp8"), **settings)
-    yield Case("f32_unrounded", T=5, dtype="f32", **{**both, "round_probabilities": False})
-    yield ErrorCase("slots_int64", T=2, spoil=lambda a: a.update(window_slots=a["window_slots"].long()), raises=DtypeError, match="i64", **both)
+    yield Case("f32_unrounded", T=5, dtype="f32", **dict(both, round_probabilities=False))
+    yield ErrorCase(
+        "slots_int64",
+        T=2,
+        spoil=lambda a: a.update(window_slots=a["window_slots"].long()),
+        raises=DtypeError,
+        match="i64",
+        **both,
+    )

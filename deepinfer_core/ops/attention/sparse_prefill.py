@@ -15,7 +15,11 @@ from deepinfer_core.ops.declare import Dtypes, Shape, op
 from deepinfer_core.ops.tolerance import Tolerance
 
 ATTENTION = Tolerance.elementwise(
-    "probabilities are rounded relative to another maximum", 0.002, bf16=(2**-6, 1e-2), f32=(2**-6, 4e-3), f64=(1e-9, 1e-10)
+    "probabilities are rounded relative to another maximum",
+    0.002,
+    bf16=(2**-6, 1e-2),
+    f32=(2**-6, 4e-3),
+    f64=(1e-9, 1e-10),
 )
 _ROWS_AT_ONCE = 256
 
@@ -59,7 +63,11 @@ def sparse_prefill(
         if context_rows is not None and context_indices is not None:
             more, more_valid = _gather(context_rows, context_indices[rows])
             keys, valid = torch.cat((keys, more), 1), torch.cat((valid, more_valid), 1)
-        pieces.append(attend(query[rows], keys, valid, sink, scale=scale, round_probabilities=round_probabilities).to(TORCH_DTYPES[out]))
+        pieces.append(
+            attend(query[rows], keys, valid, sink, scale=scale, round_probabilities=round_probabilities).to(
+                TORCH_DTYPES[out]
+            )
+        )
     return torch.cat(pieces)
 
 
@@ -95,13 +103,29 @@ def _inputs(*, context: bool) -> Callable[[Draw], dict[str, Any]]:
 
 @sparse_prefill.cases
 def _cases() -> Iterator[Case]:
-    settings = {"scale": 64**-0.5, "round_probabilities": True, "out": "f32"}
-    both = {"Q": 40, "W": 16, "A": 50, "S": 8, "N": 4, "D": 64, "make": _inputs(context=True), **settings}
+    settings: dict[str, Any] = {"scale": 64**-0.5, "round_probabilities": True, "out": "f32"}
+    both: dict[str, Any] = {
+        "Q": 40,
+        "W": 16,
+        "A": 50,
+        "S": 8,
+        "N": 4,
+        "D": 64,
+        "make": _inputs(context=True),
+        **settings,
+    }
     for rows in (0, 1, 33):
         yield Case(f"{rows}_rows", T=rows, required=True, **both)
     yield Case("window_only", T=9, Q=40, W=16, N=4, D=64, make=_inputs(context=False), required=True, **settings)
-    yield Case("bf16_result", T=5, **{**both, "out": "bf16"})
-    yield Case("f32_unrounded", T=5, dtype="f32", **{**both, "round_probabilities": False})
+    yield Case("bf16_result", T=5, **dict(both, out="bf16"))
+    yield Case("f32_unrounded", T=5, dtype="f32", **dict(both, round_probabilities=False))
     yield Case("more_rows_than_one_piece", T=300, Q=20, W=4, N=1, D=32, make=_inputs(context=False), **settings)
     yield ErrorCase("sink", T=2, stretch=("sink", "N"), raises=ShapeError, match="sink has N=5", **both)
-    yield ErrorCase("window_indices", T=2, stretch=("window_indices", "T"), raises=ShapeError, match="window_indices has T=3", **both)
+    yield ErrorCase(
+        "window_indices",
+        T=2,
+        stretch=("window_indices", "T"),
+        raises=ShapeError,
+        match="window_indices has T=3",
+        **both,
+    )

@@ -36,4 +36,13 @@ def _cases() -> Iterator[Case]:
     yield Case("with_unknown_ids", T=33, V=20, H=64, out="bf16", make=_ids, required=True)
     yield Case("no_rows", T=0, V=20, H=64, out="bf16", make=_ids, required=True)
     yield Case("to_f32", T=5, V=20, H=64, out="f32", make=_ids, dtype="f32")
-    yield ErrorCase("float_ids", T=2, V=8, H=8, out="bf16", make=lambda d: {"ids": d.normal("T", dtype="f32")}, raises=DtypeError, match="f32")
+    yield ErrorCase(
+        "float_ids",
+        T=2,
+        V=8,
+        H=8,
+        out="bf16",
+        make=lambda d: {"ids": d.normal("T", dtype="f32")},
+        raises=DtypeError,
+        match="f32",
+    )

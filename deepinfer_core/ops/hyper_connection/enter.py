@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import Tensor
 
@@ -44,16 +44,27 @@ def enter(
     Returns:
         Normed input ``[T, H]``, ``pre``, ``post``, ``combination`` as in ``hyper_connection.mixes``.
     """
-    pre, post, combination = use(mixes)(streams, function, base, scale, norm_eps=norm_eps, eps=eps, iterations=iterations)
+    pre, post, combination = use(mixes)(
+        streams, function, base, scale, norm_eps=norm_eps, eps=eps, iterations=iterations
+    )
     collapsed = use(collapse)(streams, mix if shifted else pre)
     return use(rms_norm)(collapsed, norm_weight, eps=norm_eps), pre, post, combination
 
 
 @enter.cases
 def _cases() -> Iterator[Case]:
-    settings = {"norm_eps": 1e-20, "eps": 1e-6, "iterations": 20, "make": draw_mixes}
+    settings: dict[str, Any] = {"norm_eps": 1e-20, "eps": 1e-6, "iterations": 20, "make": draw_mixes}
     for rows in (0, 1, 33):
         yield Case(f"{rows}_rows", T=rows, C=4, H=128, required=True, **settings)
     yield Case("own_mix", T=3, C=4, H=64, shifted=False, **settings)
     yield Case("f32", T=3, C=2, H=64, dtype="f32", **settings)
-    yield ErrorCase("norm_weight", T=2, C=2, H=8, stretch=("norm_weight", "H"), raises=ShapeError, match="norm_weight has H=9", **settings)
+    yield ErrorCase(
+        "norm_weight",
+        T=2,
+        C=2,
+        H=8,
+        stretch=("norm_weight", "H"),
+        raises=ShapeError,
+        match="norm_weight has H=9",
+        **settings,
+    )

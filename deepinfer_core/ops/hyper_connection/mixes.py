@@ -14,7 +14,9 @@ from deepinfer_core.ops.declare import Dtypes, Shape, op
 from deepinfer_core.ops.tolerance import Tolerance
 from deepinfer_core.ops.wide import wide
 
-_MIXES = Tolerance.elementwise("sums of 4 H products in another order, tensor-core precision", f32=(1e-3, 1e-4), f64=(1e-9, 1e-10))
+_MIXES = Tolerance.elementwise(
+    "sums of 4 H products in another order, tensor-core precision", f32=(1e-3, 1e-4), f64=(1e-9, 1e-10)
+)
 
 
 @op("hyper_connection.mixes", tolerance=_MIXES, row_axis="T")
@@ -47,7 +49,9 @@ def mixes(
     """
     count = streams.shape[1]
     z = _projection(streams, function, norm_eps)
-    factor = scale.repeat_interleave(torch.tensor([count, count, count * count], device=scale.device), output_size=len(base))
+    factor = scale.repeat_interleave(
+        torch.tensor([count, count, count * count], device=scale.device), output_size=len(base)
+    )
     z = z * factor.to(z.dtype) + base.to(z.dtype)
     pre = torch.sigmoid(z[:, :count]) + eps
     post = 2.0 * torch.sigmoid(z[:, count : 2 * count])
@@ -87,6 +91,7 @@ def _projection(streams: Tensor, function: Tensor, norm_eps: float) -> Tensor:
 
 
 def draw_mixes(draw: Draw) -> dict[str, Any]:
+    """Parameters of a sub-layer's mixes for cases."""
     count, width = draw.sizes["C"], draw.sizes["C"] * draw.sizes["H"]
     return {
         "function": draw.normal(count * (count + 2), width, dtype="f32", scale=width**-0.5),
@@ -100,19 +105,42 @@ def _head_inputs(draw: Draw) -> dict[str, Any]:
     return {"function": draw.normal("C", width, dtype="f32", scale=width**-0.5)}
 
 
+def _four_scales(draw: Draw) -> dict[str, Any]:
+    return {**draw_mixes(draw), "scale": draw.uniform(4)}
+
+
 @mixes.cases
 def _cases() -> Iterator[Case]:
-    settings = {"norm_eps": 1e-20, "eps": 1e-6, "iterations": 20, "make": draw_mixes}
+    settings: dict[str, Any] = {"norm_eps": 1e-20, "eps": 1e-6, "iterations": 20, "make": draw_mixes}
     for rows in (0, 1, 33):
         yield Case(f"{rows}_rows", T=rows, C=4, H=128, required=True, **settings)
     yield Case("two_streams", T=3, C=2, H=64, **settings)
-    yield Case("one_iteration", T=3, C=4, H=64, **{**settings, "iterations": 1})
+    yield Case("one_iteration", T=3, C=4, H=64, **dict(settings, iterations=1))
     yield Case("f32", T=3, C=4, H=64, dtype="f32", **settings)
-    yield ErrorCase("scale", T=2, C=2, H=8, **{**settings, "make": lambda d: {**draw_mixes(d), "scale": d.uniform(4)}}, raises=ShapeError, match="3")
+    yield ErrorCase(
+        "scale",
+        T=2,
+        C=2,
+        H=8,
+        **dict(settings, make=_four_scales),
+        raises=ShapeError,
+        match="3",
+    )
 
 
 @head_mix.cases
 def _head_cases() -> Iterator[Case]:
     yield Case("rows", T=5, C=4, H=64, norm_eps=1e-20, eps=1e-6, make=_head_inputs)
     yield Case("no_rows", T=0, C=4, H=64, norm_eps=1e-20, eps=1e-6, make=_head_inputs)
-    yield ErrorCase("base", T=2, C=4, H=8, norm_eps=1e-6, eps=1e-6, make=_head_inputs, stretch=("base", "C"), raises=ShapeError, match="C=5")
+    yield ErrorCase(
+        "base",
+        T=2,
+        C=4,
+        H=8,
+        norm_eps=1e-6,
+        eps=1e-6,
+        make=_head_inputs,
+        stretch=("base", "C"),
+        raises=ShapeError,
+        match="C=5",
+    )

@@ -60,7 +60,9 @@ def update(
 def _expand_cases() -> Iterator[Case]:
     yield Case("four", T=3, H=64, num_streams=4, required=True)
     yield Case("no_rows", T=0, H=64, num_streams=4, required=True)
-    yield ErrorCase("rank", T=3, H=64, num_streams=4, make=lambda d: {"x": d.normal("T", 2, "H")}, raises=ShapeError, match="axes")
+    yield ErrorCase(
+        "rank", T=3, H=64, num_streams=4, make=lambda d: {"x": d.normal("T", 2, "H")}, raises=ShapeError, match="axes"
+    )
 
 
 @collapse.cases

@@ -21,7 +21,9 @@ from deepinfer_core.ops.wide import wide
 from deepinfer_core.tensor import Cache, QuantTensor
 
 _CHAINS = 4
-_SCORES = Tolerance.elementwise("a bf16 step of one chain may flip", 0.02, bf16=(2**-5, 0.05), f32=(1e-4, 1e-4), f64=(1e-9, 1e-9))
+_SCORES = Tolerance.elementwise(
+    "a bf16 step of one chain may flip", 0.02, bf16=(2**-5, 0.05), f32=(1e-4, 1e-4), f64=(1e-9, 1e-9)
+)
 
 
 @op("indexer.index_scores", tolerance=_SCORES)
@@ -98,7 +100,9 @@ def _combine_heads(dots: Tensor, head_weights: Tensor, score_mode: str) -> Tenso
     return even + odd
 
 
-def draw_index_step(starts: tuple[int, ...], lengths: tuple[int, ...], padding: int = 0) -> Callable[[Draw], dict[str, Any]]:
+def draw_index_step(
+    starts: tuple[int, ...], lengths: tuple[int, ...], padding: int = 0
+) -> Callable[[Draw], dict[str, Any]]:
     """Queries, weights and keys of a step; needs axes T, X, D, J, P and M blocks."""
 
     def make(draw: Draw) -> dict[str, Any]:
@@ -119,16 +123,38 @@ def draw_index_step(starts: tuple[int, ...], lengths: tuple[int, ...], padding: 
 
 @index_scores.cases
 def _cases() -> Iterator[Case]:
-    sizes = {"X": 4, "D": 64, "J": 4, "P": 8}
+    sizes: dict[str, Any] = {"X": 4, "D": 64, "J": 4, "P": 8}
     for mode in ("fma_chain", "wide"):
-        decode = {"make": draw_index_step((3, 17, 30), (1, 4, 1)), "score_mode": mode}
+        decode: dict[str, Any] = {"make": draw_index_step((3, 17, 30), (1, 4, 1)), "score_mode": mode}
         yield Case(f"{mode}_decode", T=6, B=3, M=13, required=mode == "fma_chain", **sizes, **decode)
-        prefill = {"make": draw_index_step((0, 9), (12, 20)), "score_mode": mode, "query_lengths": (12, 20)}
+        prefill: dict[str, Any] = {
+            "make": draw_index_step((0, 9), (12, 20)),
+            "score_mode": mode,
+            "query_lengths": (12, 20),
+        }
         yield Case(f"{mode}_prefill", T=32, B=2, M=9, required=mode == "fma_chain", **sizes, **prefill)
-    yield Case("padding_rows", T=5, B=2, M=9, make=draw_index_step((3, 17), (1, 1), 3), score_mode="fma_chain", required=True, **sizes)
-    yield Case("six_heads", T=2, B=1, M=5, make=draw_index_step((9,), (2,)), score_mode="fma_chain", **{**sizes, "X": 6})
+    yield Case(
+        "padding_rows",
+        T=5,
+        B=2,
+        M=9,
+        make=draw_index_step((3, 17), (1, 1), 3),
+        score_mode="fma_chain",
+        required=True,
+        **sizes,
+    )
+    yield Case("six_heads", T=2, B=1, M=5, make=draw_index_step((9,), (2,)), score_mode="fma_chain", **dict(sizes, X=6))
     yield Case("wide_f32", T=2, B=1, M=5, make=draw_index_step((9,), (2,)), score_mode="wide", dtype="f32", **sizes)
     yield Case("no_rows", T=0, B=0, M=5, make=draw_index_step((), ()), score_mode="fma_chain", required=True, **sizes)
     yield ErrorCase(
-        "visible", T=1, B=1, M=5, make=draw_index_step((3,), (1,)), score_mode="wide", stretch=("visible", "T"), raises=ShapeError, match="T=2", **sizes
+        "visible",
+        T=1,
+        B=1,
+        M=5,
+        make=draw_index_step((3,), (1,)),
+        score_mode="wide",
+        stretch=("visible", "T"),
+        raises=ShapeError,
+        match="T=2",
+        **sizes,
     )

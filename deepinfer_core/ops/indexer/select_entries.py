@@ -39,6 +39,7 @@ def select_entries(
     """Score all visible entries and select the best ``k``; also the best blocks, for later layers.
 
     Args:
+        use: Turns a step into what is bound for it.
         query: See ``indexer.index_scores``, as for all other tensors.
         head_weights: See there.
         keys: See there.
@@ -57,7 +58,15 @@ def select_entries(
         Entries ``[T, k]`` and candidate blocks ``[T, candidate_blocks]`` (or None): ascending, then -1.
     """
     scores = use(index_scores)(
-        query, head_weights, keys, block_table, row_sequence, visible, score_mode=score_mode, query_lengths=query_lengths, plan=plan
+        query,
+        head_weights,
+        keys,
+        block_table,
+        row_sequence,
+        visible,
+        score_mode=score_mode,
+        query_lengths=query_lengths,
+        plan=plan,
     )
     entries = use(top_k)(scores, visible, k=k)
     if not candidate_blocks:
@@ -66,7 +75,11 @@ def select_entries(
     return entries, use(top_k)(best, blocks, k=candidate_blocks)
 
 
-@composite("indexer.select_within_candidates", parts=(index_scores, candidate_scores, top_k, expand_candidates), tolerance=_SELECTION)
+@composite(
+    "indexer.select_within_candidates",
+    parts=(index_scores, candidate_scores, top_k, expand_candidates),
+    tolerance=_SELECTION,
+)
 def select_within_candidates(
     use: Use,
     query: Annotated[QuantTensor, Shape("T", "X", "D"), Formats("mxfp4")],
@@ -92,7 +105,15 @@ def select_within_candidates(
         Entries ``[T, k]``: ascending, then -1.
     """
     scores = use(index_scores)(
-        query, head_weights, keys, block_table, row_sequence, visible, score_mode=score_mode, query_lengths=query_lengths, plan=plan
+        query,
+        head_weights,
+        keys,
+        block_table,
+        row_sequence,
+        visible,
+        score_mode=score_mode,
+        query_lengths=query_lengths,
+        plan=plan,
     )
     compact, lengths = use(candidate_scores)(scores, visible, candidates, block_size=candidate_block_size)
     columns = use(top_k)(compact, lengths, k=k)
@@ -130,19 +151,33 @@ def _with_candidates(draw: Draw) -> dict[str, Any]:
 
 @select_entries.cases
 def _cases() -> Iterator[Case]:
-    sizes = {"X": 4, "D": 64, "J": 4, "P": 8, "M": 13}
-    settings = {"score_mode": "fma_chain", "k": 8, "candidate_blocks": 3, "candidate_block_size": 4}
+    sizes: dict[str, Any] = {"X": 4, "D": 64, "J": 4, "P": 8, "M": 13}
+    settings: dict[str, Any] = {"score_mode": "fma_chain", "k": 8, "candidate_blocks": 3, "candidate_block_size": 4}
     yield Case("decode", T=6, B=3, make=_coarse((3, 17, 25), (1, 4, 1)), required=True, **sizes, **settings)
-    yield Case("prefill", T=32, B=2, make=_coarse((0, 9), (12, 20)), query_lengths=(12, 20), required=True, **sizes, **settings)
+    yield Case(
+        "prefill", T=32, B=2, make=_coarse((0, 9), (12, 20)), query_lengths=(12, 20), required=True, **sizes, **settings
+    )
     yield Case("padding_rows", T=5, B=2, make=_coarse((3, 17), (1, 1), 3), required=True, **sizes, **settings)
     yield Case("without_candidates", T=2, B=1, make=_coarse((19,), (2,)), score_mode="wide", k=8, **sizes)
-    yield ErrorCase("visible", T=2, B=1, make=_coarse((19,), (2,)), stretch=("visible", "T"), raises=ShapeError, match="T=3", **sizes, **settings)
+    yield ErrorCase(
+        "visible",
+        T=2,
+        B=1,
+        make=_coarse((19,), (2,)),
+        stretch=("visible", "T"),
+        raises=ShapeError,
+        match="T=3",
+        **sizes,
+        **settings,
+    )
 
 
 @select_within_candidates.cases
 def _within_cases() -> Iterator[Case]:
-    sizes = {"T": 7, "B": 2, "Y": 3, "X": 4, "D": 64, "J": 4, "P": 8, "M": 13}
-    settings = {"score_mode": "fma_chain", "k": 6, "candidate_block_size": 4, "make": _with_candidates}
+    sizes: dict[str, Any] = {"T": 7, "B": 2, "Y": 3, "X": 4, "D": 64, "J": 4, "P": 8, "M": 13}
+    settings: dict[str, Any] = {"score_mode": "fma_chain", "k": 6, "candidate_block_size": 4, "make": _with_candidates}
     yield Case("decode", required=True, **sizes, **settings)
     yield Case("prefill", query_lengths=(3, 4), required=True, **sizes, **settings)
-    yield ErrorCase("candidates", stretch=("candidates", "T"), raises=ShapeError, match="candidates has T=8", **sizes, **settings)
+    yield ErrorCase(
+        "candidates", stretch=("candidates", "T"), raises=ShapeError, match="candidates has T=8", **sizes, **settings
+    )

@@ -151,7 +151,9 @@ def _top_k_cases() -> Iterator[Case]:
     yield Case("f32", T=9, Z=33, k=4, make=_lengths, dtype="f32")
     yield Case("no_rows", T=0, Z=20, k=8, make=_tied, required=True)
     yield Case("released", T=1, Z=131072, k=512, make=_lengths, bench=True)
-    yield ErrorCase("lengths", T=2, Z=8, k=2, make=_tied, stretch=("lengths", "T"), raises=ShapeError, match="lengths has T=3")
+    yield ErrorCase(
+        "lengths", T=2, Z=8, k=2, make=_tied, stretch=("lengths", "T"), raises=ShapeError, match="lengths has T=3"
+    )
 
 
 @block_maximum.cases
@@ -159,17 +161,47 @@ def _block_maximum_cases() -> Iterator[Case]:
     yield Case("partial_last_block", T=20, Z=61, block_size=8, make=_lengths, required=True)
     yield Case("one_block", T=5, Z=3, block_size=8, make=_lengths)
     yield Case("no_rows", T=0, Z=16, block_size=8, make=_tied, required=True)
-    yield ErrorCase("lengths", T=2, Z=8, block_size=4, make=_tied, stretch=("lengths", "T"), raises=ShapeError, match="lengths has T=3")
+    yield ErrorCase(
+        "lengths",
+        T=2,
+        Z=8,
+        block_size=4,
+        make=_tied,
+        stretch=("lengths", "T"),
+        raises=ShapeError,
+        match="lengths has T=3",
+    )
 
 
 @candidate_scores.cases
 def _candidate_cases() -> Iterator[Case]:
     yield Case("partial_newest_block", T=20, Z=61, Y=6, block_size=4, make=_candidates, required=True)
     yield Case("no_rows", T=0, Z=61, Y=6, block_size=4, make=_candidates, required=True)
-    yield ErrorCase("candidates", T=2, Z=9, Y=2, block_size=4, make=_candidates, stretch=("candidates", "T"), raises=ShapeError, match="T=3")
+    yield ErrorCase(
+        "candidates",
+        T=2,
+        Z=9,
+        Y=2,
+        block_size=4,
+        make=_candidates,
+        stretch=("candidates", "T"),
+        raises=ShapeError,
+        match="T=3",
+    )
 
 
 @expand_candidates.cases
 def _expand_cases() -> Iterator[Case]:
     yield Case("with_none", T=20, Z=61, Y=6, S=5, block_size=4, make=_candidates, required=True)
-    yield ErrorCase("columns", T=2, Z=9, Y=2, S=3, block_size=4, make=_candidates, stretch=("columns", "T"), raises=ShapeError, match="T=2")
+    yield ErrorCase(
+        "columns",
+        T=2,
+        Z=9,
+        Y=2,
+        S=3,
+        block_size=4,
+        make=_candidates,
+        stretch=("columns", "T"),
+        raises=ShapeError,
+        match="T=2",
+    )

@@ -68,7 +68,9 @@ def _write_ring(ring: Tensor, slot: Tensor, gate: Tensor, value: Tensor, positio
     ring[target, row] = torch.where(kept[:, None, None], rows, ring[0, 0])
 
 
-def _inputs(starts: tuple[int, ...], lengths: tuple[int, ...], padding: int = 0, ring_rows: int = 7) -> Callable[[Draw], dict[str, Any]]:
+def _inputs(
+    starts: tuple[int, ...], lengths: tuple[int, ...], padding: int = 0, ring_rows: int = 7
+) -> Callable[[Draw], dict[str, Any]]:
     """Sequences with ``lengths`` rows in the step, beginning at positions ``starts``."""
 
     def make(draw: Draw) -> dict[str, Any]:
@@ -91,8 +93,21 @@ def _cases() -> Iterator[Case]:
     yield Case("prompt_from_start", T=9, B=1, M=3, D=64, out="bf16", make=_inputs((0,), (9,)), required=True)
     yield Case("chunk_from_odd_position", T=6, B=1, M=3, D=64, out="bf16", make=_inputs((5,), (6,)), required=True)
     yield Case("decode_one_row", T=3, B=3, M=5, D=64, out="bf16", make=_inputs((4, 7, 1), (1, 1, 1)), required=True)
-    yield Case("decode_several_rows", T=11, B=3, M=5, D=64, out="bf16", make=_inputs((4, 7, 0), (6, 4, 1)), required=True)
+    yield Case(
+        "decode_several_rows", T=11, B=3, M=5, D=64, out="bf16", make=_inputs((4, 7, 0), (6, 4, 1)), required=True
+    )
     yield Case("padding_rows", T=5, B=2, M=5, D=64, out="bf16", make=_inputs((3, 8), (1, 1), padding=3), required=True)
     yield Case("chunk_longer_than_ring", T=40, B=2, M=3, D=32, out="f32", make=_inputs((1, 2), (19, 21)))
     yield Case("no_rows", T=0, B=0, M=2, D=32, out="bf16", make=_inputs((), ()), required=True)
-    yield ErrorCase("value", T=2, B=1, M=2, D=8, out="bf16", make=_inputs((0,), (2,)), stretch=("value", "T"), raises=ShapeError, match="value has T=3")
+    yield ErrorCase(
+        "value",
+        T=2,
+        B=1,
+        M=2,
+        D=8,
+        out="bf16",
+        make=_inputs((0,), (2,)),
+        stretch=("value", "T"),
+        raises=ShapeError,
+        match="value has T=3",
+    )

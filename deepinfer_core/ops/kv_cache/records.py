@@ -20,7 +20,9 @@ def record_views(cache: Cache) -> tuple[Tensor, Tensor]:
     record = FORMATS[cache.format].record_bytes(cache.width)
     used = cache.storage[:, : rows * record]
     if cache.sectioned:
-        return used[:, : rows * values].unflatten(1, (rows, values)), used[:, rows * values :].unflatten(1, (rows, record - values))
+        return used[:, : rows * values].unflatten(1, (rows, values)), used[:, rows * values :].unflatten(
+            1, (rows, record - values)
+        )
     interleaved = used.unflatten(1, (rows, record))
     return interleaved[..., :values], interleaved[..., values:]
 

@@ -18,7 +18,13 @@ from deepinfer_core.ops.rotary.apply_rotary import apply_rotary, draw_table
 from deepinfer_core.ops.tolerance import Tolerance
 from deepinfer_core.tensor import Cache
 
-_CODES = Tolerance.elementwise("a code may flip where the rotated value lies on a boundary", 0.02, bf16=(2**-3, 1e-3), f32=(2**-3, 1e-3), f64=(1e-9, 1e-10))
+_CODES = Tolerance.elementwise(
+    "a code may flip where the rotated value lies on a boundary",
+    0.02,
+    bf16=(2**-3, 1e-3),
+    f32=(2**-3, 1e-3),
+    f64=(1e-9, 1e-10),
+)
 
 
 @composite("kv_cache.rotate_store", parts=(rms_norm, apply_rotary, store), tolerance=_CODES, mutates=("cache",))
@@ -38,6 +44,7 @@ def rotate_store(
     Used for decode window keys, index keys and compressed entries (whose norm happened before).
 
     Args:
+        use: Turns a step into what is bound for it.
         rows: Projected rows.
         positions: Position of each row.
         table: Rotary table of the layer.
@@ -77,6 +84,7 @@ def extend_window(
     that are still history (spec attention/04 section 4).
 
     Args:
+        use: Turns a step into what is bound for it.
         rows: Projected rows of this step.
         norm_weight: Weight of the key norm.
         positions: Position of each row.
@@ -130,18 +138,34 @@ def _window_inputs(draw: Draw) -> dict[str, Any]:
 
 @rotate_store.cases
 def _cases() -> Iterator[Case]:
-    sizes = {"M": 4, "P": 8, "D": 64, "eps": 1e-20}
+    sizes: dict[str, Any] = {"M": 4, "P": 8, "D": 64, "eps": 1e-20}
     for format in CACHE_FORMATS:
         yield Case(f"{format}_normed", R=15, make=_store_inputs(format, norm=True), required=True, **sizes)
     yield Case("main_without_norm", R=9, make=_store_inputs("fp4_e4m3", norm=False), required=True, **sizes)
     yield Case("no_rows", R=0, make=_store_inputs("mxfp8", norm=True), required=True, **sizes)
-    yield ErrorCase("slots", R=2, make=_store_inputs("mxfp8", norm=True), stretch=("slots", "R"), raises=ShapeError, match="slots has R=3", **sizes)
+    yield ErrorCase(
+        "slots",
+        R=2,
+        make=_store_inputs("mxfp8", norm=True),
+        stretch=("slots", "R"),
+        raises=ShapeError,
+        match="slots has R=3",
+        **sizes,
+    )
 
 
 @extend_window.cases
 def _window_cases() -> Iterator[Case]:
-    sizes = {"M": 5, "P": 8, "D": 64, "R": 8, "eps": 1e-20, "make": _window_inputs}
+    sizes: dict[str, Any] = {"M": 5, "P": 8, "D": 64, "R": 8, "eps": 1e-20, "make": _window_inputs}
     yield Case("history_and_rows", T=11, out="bf16", required=True, **sizes)
     yield Case("f32", T=5, out="f32", dtype="f32", **sizes)
     yield Case("no_rows", T=0, out="bf16", **sizes)
-    yield ErrorCase("store_slots", T=2, out="bf16", stretch=("store_slots", "T"), raises=ShapeError, match="store_slots has T=3", **sizes)
+    yield ErrorCase(
+        "store_slots",
+        T=2,
+        out="bf16",
+        stretch=("store_slots", "T"),
+        raises=ShapeError,
+        match="store_slots has T=3",
+        **sizes,
+    )

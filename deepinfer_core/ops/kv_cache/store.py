@@ -61,7 +61,8 @@ def copy_blocks(
 
     Args:
         pool: Opaque bytes, written in place.
-        pairs: ``(source, destination)``; destination 0 copies nothing. Destinations are distinct, and none is also a source.
+        pairs: ``(source, destination)``; destination 0 copies nothing. Destinations are distinct, and none is also
+            a source.
     """
     source, destination = pairs.long().unbind(1)
     pool[destination] = pool[torch.where(destination == 0, destination, source)]
@@ -99,8 +100,28 @@ def _store_cases() -> Iterator[Case]:
         yield Case(f"{format}_f32", R=5, M=4, P=8, D=64, make=_inputs(format), dtype="f32")
     yield Case("no_rows", R=0, M=2, P=4, D=64, make=_inputs("mxfp8"), required=True)
     yield Case("ring", R=6, M=3, P=70, D=128, make=_inputs("mxfp8"))
-    yield ErrorCase("slots", R=2, M=3, P=4, D=32, make=_inputs("mxfp8"), stretch=("slots", "R"), raises=ShapeError, match="slots has R=3")
-    yield ErrorCase("width", R=2, M=3, P=4, D=32, make=_inputs("mxfp8"), stretch=("rows", "D"), raises=ShapeError, match="cache has D=32")
+    yield ErrorCase(
+        "slots",
+        R=2,
+        M=3,
+        P=4,
+        D=32,
+        make=_inputs("mxfp8"),
+        stretch=("slots", "R"),
+        raises=ShapeError,
+        match="slots has R=3",
+    )
+    yield ErrorCase(
+        "width",
+        R=2,
+        M=3,
+        P=4,
+        D=32,
+        make=_inputs("mxfp8"),
+        stretch=("rows", "D"),
+        raises=ShapeError,
+        match="cache has D=32",
+    )
 
 
 @load.cases
@@ -110,7 +131,16 @@ def _load_cases() -> Iterator[Case]:
         yield Case(f"{format}_to_f32", R=7, M=4, P=8, D=64, out="f32", make=_inputs(format))
     yield Case("no_rows", R=0, M=2, P=4, D=64, out="bf16", make=_inputs("mxfp8"), required=True)
     yield ErrorCase(
-        "slots_int64", R=2, M=3, P=4, D=32, out="bf16", make=_inputs("mxfp8"), spoil=lambda a: a.update(slots=a["slots"].long()), raises=DtypeError, match="i64"
+        "slots_int64",
+        R=2,
+        M=3,
+        P=4,
+        D=32,
+        out="bf16",
+        make=_inputs("mxfp8"),
+        spoil=lambda a: a.update(slots=a["slots"].long()),
+        raises=DtypeError,
+        match="i64",
     )
 
 
@@ -124,4 +154,6 @@ def _copy_cases() -> Iterator[Case]:
 
     yield Case("with_nothing_to_copy", M=12, R=4, make=make, required=True)
     yield Case("no_pairs", M=4, R=0, make=make, required=True)
-    yield ErrorCase("floats", M=4, R=1, make=make, spoil=lambda a: a.update(pool=a["pool"].float()), raises=DtypeError, match="f32")
+    yield ErrorCase(
+        "floats", M=4, R=1, make=make, spoil=lambda a: a.update(pool=a["pool"].float()), raises=DtypeError, match="f32"
+    )

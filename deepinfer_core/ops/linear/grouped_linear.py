@@ -58,4 +58,14 @@ def _cases() -> Iterator[Case]:
         yield Case(f"fp8_{rows}_rows", T=rows, I=256, O=64, groups=2, out="bf16", make=_fp8, required=True)
     yield Case("dense_four_groups", T=5, I=64, O=32, groups=4, out="bf16", make=_dense)
     yield Case("f32", T=5, I=64, O=32, groups=4, out="f32", make=_dense, dtype="f32")
-    yield ErrorCase("rank", T=2, I=64, O=32, groups=4, out="bf16", make=lambda d: {"x": d.normal("T", "I", 1), **_dense(d)}, raises=ShapeError, match="axes")
+    yield ErrorCase(
+        "rank",
+        T=2,
+        I=64,
+        O=32,
+        groups=4,
+        out="bf16",
+        make=lambda d: {"x": d.normal("T", "I", 1), **_dense(d)},
+        raises=ShapeError,
+        match="axes",
+    )

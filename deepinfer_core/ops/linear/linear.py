@@ -65,5 +65,16 @@ def _cases() -> Iterator[Case]:
     yield Case("dense_to_f32", T=4, I=96, O=40, out="f32", required=True)
     yield Case("dense_f32", T=4, I=96, O=40, out="f32", dtype="f32")
     yield Case("fp8_f32", T=4, I=96, O=64, out="f32", dtype="f32", make=_fp8_weight_only)
-    yield ErrorCase("inner_size", T=2, I=32, O=32, out="bf16", stretch=("x", "I"), raises=ShapeError, match="weight has I=32")
-    yield ErrorCase("row_scaled_weight", T=2, I=32, O=32, out="bf16", make=lambda d: {"weight": mxfp8_rows(d, "O", "I")}, raises=DtypeError, match="mxfp8")
+    yield ErrorCase(
+        "inner_size", T=2, I=32, O=32, out="bf16", stretch=("x", "I"), raises=ShapeError, match="weight has I=32"
+    )
+    yield ErrorCase(
+        "row_scaled_weight",
+        T=2,
+        I=32,
+        O=32,
+        out="bf16",
+        make=lambda d: {"weight": mxfp8_rows(d, "O", "I")},
+        raises=DtypeError,
+        match="mxfp8",
+    )

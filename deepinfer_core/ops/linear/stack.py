@@ -18,7 +18,9 @@ def stack_rows(*weights: Tensor | QuantTensor) -> Tensor | QuantTensor:
         return torch.cat([w for w in weights if isinstance(w, Tensor)])
     quantized = [w for w in weights if isinstance(w, QuantTensor)]
     first = quantized[0]
-    if len(quantized) != len(weights) or any(w.format != first.format or w.shape[0] % first.spec.rows for w in quantized):
+    if len(quantized) != len(weights) or any(
+        w.format != first.format or w.shape[0] % first.spec.rows for w in quantized
+    ):
         raise InternalError(f"cannot stack weights {[(getattr(w, 'format', 'dense'), w.shape) for w in weights]}")
     return QuantTensor(torch.cat([w.data for w in quantized]), torch.cat([w.scale for w in quantized]), first.format)
 

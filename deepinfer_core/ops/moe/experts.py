@@ -19,7 +19,9 @@ from deepinfer_core.ops.tolerance import Tolerance
 from deepinfer_core.ops.wide import wide, wide_dtype, wide_name
 from deepinfer_core.tensor import QuantTensor
 
-_MLP = Tolerance.elementwise("an FP8 code of the inner row may flip", 0.01, bf16=(2**-6, 2e-2), f32=(1e-4, 1e-5), f64=(1e-9, 1e-10))
+_MLP = Tolerance.elementwise(
+    "an FP8 code of the inner row may flip", 0.01, bf16=(2**-6, 2e-2), f32=(1e-4, 1e-5), f64=(1e-9, 1e-10)
+)
 
 
 @op("moe.swiglu", tolerance=Tolerance.one_rounding("exponential"), row_axis="T")
@@ -133,7 +135,12 @@ def expert_layer(
     out: str,
 ) -> Tensor:
     """The whole mixture after routing: routed experts, the shared expert (weight 1) and their sum."""
-    settings = {"limit": limit, "quantize_inner": quantize_inner, "round_inner": round_inner, "out": out}
+    settings: dict[str, Any] = {
+        "limit": limit,
+        "quantize_inner": quantize_inner,
+        "round_inner": round_inner,
+        "out": out,
+    }
     routed = use(expert_mlp)(x, ids, weights, gate_up=gate_up, down=down, **settings)
     inner = use(linear)(x, weight=shared_gate_up, out=out)
     inner = use(swiglu)(inner, limit=limit, out=out if round_inner else wide_name(out))
@@ -178,19 +185,37 @@ def _swiglu_cases() -> Iterator[Case]:
     yield Case("weighed", T=9, F=64, limit=2.0, out="f32", make=weighed, required=True)
     yield Case("not_clamped_bf16", T=3, F=64, limit=None, out="bf16", make=gate_up)
     yield Case("no_rows", T=0, F=64, limit=10.0, out="f32", make=weighed)
-    yield ErrorCase("row_weight", T=2, F=8, limit=1.0, out="f32", make=weighed, stretch=("row_weight", "T"), raises=ShapeError, match="T=3")
+    yield ErrorCase(
+        "row_weight",
+        T=2,
+        F=8,
+        limit=1.0,
+        out="f32",
+        make=weighed,
+        stretch=("row_weight", "T"),
+        raises=ShapeError,
+        match="T=3",
+    )
 
 
 @expert_mlp.cases
 def _mlp_cases() -> Iterator[Case]:
-    released = {"limit": 10.0, "quantize_inner": True, "round_inner": False, "out": "bf16", "make": draw_experts}
+    released: dict[str, Any] = {
+        "limit": 10.0,
+        "quantize_inner": True,
+        "round_inner": False,
+        "out": "bf16",
+        "make": draw_experts,
+    }
     for rows in (0, 1, 33):
         yield Case(f"{rows}_rows", T=rows, E=8, K=2, H=64, F=32, required=True, **released)
-    yield Case("tight_clamp", T=5, E=4, K=3, H=64, F=32, **{**released, "limit": 0.5})
-    yield Case("no_clamp", T=5, E=4, K=1, H=64, F=32, **{**released, "limit": None})
-    plain = {"limit": 2.0, "quantize_inner": False, "round_inner": True, "out": "f32", "make": _plain}
+    yield Case("tight_clamp", T=5, E=4, K=3, H=64, F=32, **dict(released, limit=0.5))
+    yield Case("no_clamp", T=5, E=4, K=1, H=64, F=32, **dict(released, limit=None))
+    plain: dict[str, Any] = {"limit": 2.0, "quantize_inner": False, "round_inner": True, "out": "f32", "make": _plain}
     yield Case("f32", T=5, E=4, K=2, H=64, F=32, dtype="f32", **plain)
-    yield ErrorCase("ids", T=2, E=4, K=2, H=32, F=32, stretch=("ids", "T"), raises=ShapeError, match="ids has T=3", **released)
+    yield ErrorCase(
+        "ids", T=2, E=4, K=2, H=32, F=32, stretch=("ids", "T"), raises=ShapeError, match="ids has T=3", **released
+    )
 
 
 @combine.cases
@@ -202,9 +227,17 @@ def _combine_cases() -> Iterator[Case]:
 
 @expert_layer.cases
 def _layer_cases() -> Iterator[Case]:
-    released = {"limit": 10.0, "quantize_inner": True, "round_inner": False, "out": "bf16", "make": draw_experts}
+    released: dict[str, Any] = {
+        "limit": 10.0,
+        "quantize_inner": True,
+        "round_inner": False,
+        "out": "bf16",
+        "make": draw_experts,
+    }
     for rows in (0, 1, 33):
         yield Case(f"{rows}_rows", T=rows, E=8, K=2, H=64, F=32, required=True, **released)
-    plain = {"limit": 2.0, "quantize_inner": False, "round_inner": True, "out": "f32", "make": _plain}
+    plain: dict[str, Any] = {"limit": 2.0, "quantize_inner": False, "round_inner": True, "out": "f32", "make": _plain}
     yield Case("f32", T=5, E=4, K=2, H=64, F=32, dtype="f32", **plain)
-    yield ErrorCase("weights", T=2, E=4, K=2, H=32, F=32, stretch=("weights", "K"), raises=ShapeError, match="has K=3", **released)
+    yield ErrorCase(
+        "weights", T=2, E=4, K=2, H=32, F=32, stretch=("weights", "K"), raises=ShapeError, match="has K=3", **released
+    )

@@ -36,7 +36,9 @@ def select_experts(
         Expert ids ``[T, K]`` int32 and weights ``[T, K]`` in wide precision.
     """
     score = softplus(wide(logits), threshold=20.0).sqrt()
-    order = torch.sort(score + bias.to(score.dtype), dim=-1, descending=True, stable=True).indices[:, :experts_per_token]
+    order = torch.sort(score + bias.to(score.dtype), dim=-1, descending=True, stable=True).indices[
+        :, :experts_per_token
+    ]
     chosen = score.gather(1, order)
     return order.to(torch.int32), chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * scaling
 
@@ -74,7 +76,7 @@ def _extreme(draw: Draw) -> dict[str, Any]:
 
 @select_experts.cases
 def _cases() -> Iterator[Case]:
-    settings = {"experts_per_token": 3, "scaling": 1.5}
+    settings: dict[str, Any] = {"experts_per_token": 3, "scaling": 1.5}
     yield Case("rows", T=33, E=16, required=True, **settings)
     yield Case("ties_take_the_smaller_index", T=20, E=16, make=_tied, required=True, **settings)
     yield Case("extreme_logits", T=9, E=16, make=_extreme, **settings)
@@ -86,7 +88,7 @@ def _cases() -> Iterator[Case]:
 
 @route.cases
 def _route_cases() -> Iterator[Case]:
-    settings = {"experts_per_token": 3, "scaling": 1.5}
+    settings: dict[str, Any] = {"experts_per_token": 3, "scaling": 1.5}
     yield Case("rows", T=33, E=16, H=64, required=True, **settings)
     yield Case("no_rows", T=0, E=16, H=64, required=True, **settings)
     yield ErrorCase("hidden", T=2, E=8, H=8, stretch=("x", "H"), raises=ShapeError, match="router has H=8", **settings)

@@ -39,5 +39,9 @@ def _cases() -> Iterator[Case]:
     yield Case("odd_width", T=3, H=257, eps=1e-6)
     yield Case("f32", T=5, H=256, eps=1e-20, dtype="f32")
     yield Case("zero_row", T=2, H=64, eps=1e-20, make=lambda d: {"x": d.normal("T", "H", scale=0.0)})
-    yield ErrorCase("weight_too_long", T=2, H=8, eps=1e-6, stretch=("weight", "H"), raises=ShapeError, match="weight has H=9")
-    yield ErrorCase("integers", T=2, H=8, eps=1e-6, spoil=lambda a: a.update(x=a["x"].int()), raises=DtypeError, match="i32")
+    yield ErrorCase(
+        "weight_too_long", T=2, H=8, eps=1e-6, stretch=("weight", "H"), raises=ShapeError, match="weight has H=9"
+    )
+    yield ErrorCase(
+        "integers", T=2, H=8, eps=1e-6, spoil=lambda a: a.update(x=a["x"].int()), raises=DtypeError, match="i32"
+    )

@@ -15,7 +15,9 @@ from deepinfer_core.ops.quantize.quantize import quantize
 from deepinfer_core.ops.tolerance import Tolerance
 from deepinfer_core.tensor import QuantTensor
 
-_CODES = Tolerance.elementwise("a code may flip where the normed value is on a boundary", 0.01, bf16=(2**-3, 1e-3), f32=(2**-3, 1e-3))
+_CODES = Tolerance.elementwise(
+    "a code may flip where the normed value is on a boundary", 0.01, bf16=(2**-3, 1e-3), f32=(2**-3, 1e-3)
+)
 
 
 @composite("norm.rms_norm_quantize", parts=(rms_norm, quantize), tolerance=_CODES, row_axis="T")
@@ -35,4 +37,13 @@ def rms_norm_quantize(
 def _cases() -> Iterator[Case]:
     for rows in (0, 1, 33):
         yield Case(f"{rows}_rows", T=rows, H=128, eps=1e-20, format="mxfp8", required=True)
-    yield ErrorCase("weight", T=2, H=32, eps=1e-6, format="mxfp8", stretch=("weight", "H"), raises=ShapeError, match="weight has H=33")
+    yield ErrorCase(
+        "weight",
+        T=2,
+        H=32,
+        eps=1e-6,
+        format="mxfp8",
+        stretch=("weight", "H"),
+        raises=ShapeError,
+        match="weight has H=33",
+    )

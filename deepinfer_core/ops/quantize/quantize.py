@@ -55,7 +55,9 @@ def _boundaries(draw: Draw) -> dict[str, Any]:
 def _ties(draw: Draw) -> dict[str, Any]:
     """Every midpoint between 4-bit codes, both signs, with a group maximum that keeps the scale at 1."""
     midpoints = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0])
-    return {"x": torch.cat((midpoints, -midpoints, midpoints, -midpoints)).repeat(draw.sizes["T"], 1).to(torch.bfloat16)}
+    return {
+        "x": torch.cat((midpoints, -midpoints, midpoints, -midpoints)).repeat(draw.sizes["T"], 1).to(torch.bfloat16)
+    }
 
 
 def _quantized(format: str) -> Any:
@@ -72,7 +74,9 @@ def _quantize_cases() -> Iterator[Case]:
         yield Case(f"{format}_ties", T=2, I=32, format=format, make=_ties)
     yield Case("no_rows", T=0, I=64, format="mxfp8", required=True)
     yield Case("released_width", T=1, I=5120, format="mxfp8", bench=True)
-    yield ErrorCase("integers", T=2, I=32, format="mxfp8", spoil=lambda a: a.update(x=a["x"].int()), raises=DtypeError, match="i32")
+    yield ErrorCase(
+        "integers", T=2, I=32, format="mxfp8", spoil=lambda a: a.update(x=a["x"].int()), raises=DtypeError, match="i32"
+    )
 
 
 @dequantize.cases
@@ -83,7 +87,13 @@ def _dequantize_cases() -> Iterator[Case]:
     yield Case("no_rows", T=0, I=64, out="bf16", make=_quantized("mxfp8"))
     yield Case("all_codes", T=16, I=32, out="f32", make=_all_codes, required=True)
     yield ErrorCase(
-        "weight_format", T=32, I=32, out="bf16", make=lambda d: {"x": quantize_blocks(d.normal("T", "I"))}, raises=DtypeError, match="fp8_block32"
+        "weight_format",
+        T=32,
+        I=32,
+        out="bf16",
+        make=lambda d: {"x": quantize_blocks(d.normal("T", "I"))},
+        raises=DtypeError,
+        match="fp8_block32",
     )
 
 

@@ -66,4 +66,13 @@ def _cases() -> Iterator[Case]:
     yield Case("no_rows", T=0, N=2, D=64, make=_inputs(32), required=True)
     yield Case("f32", T=3, N=2, D=64, make=_inputs(32), dtype="f32")
     yield Case("released_width", T=1, N=64, D=512, make=_inputs(64), bench=True)
-    yield ErrorCase("positions", T=3, N=1, D=64, make=_inputs(32), stretch=("positions", "T"), raises=ShapeError, match="positions has T=4")
+    yield ErrorCase(
+        "positions",
+        T=3,
+        N=1,
+        D=64,
+        make=_inputs(32),
+        stretch=("positions", "T"),
+        raises=ShapeError,
+        match="positions has T=4",
+    )

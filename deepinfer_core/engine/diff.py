@@ -1,0 +1,250 @@
+"""Find the first tensor in which two traces part (docs/trace.md).
+
+Tensors are compared in the order in which the model makes them. Numbers agree when the largest difference is small
+beside the largest entry of the tensor. Integers must be equal, with one exception: where a choice was made between
+scores that both traces recorded (selected entries, argmax, drafted tokens), another choice is as good when the
+scores of neither trace tell the two apart. What follows a differently drafted token is not compared, because each
+drafted token changes the logits of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from deepinfer_core.engine.trace_rows import Rows, align, kind_of, model_order
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOLERANCES = {"f64": 1e-9, "f32": 1e-5, "bf16": 0.05, "bf16_a8": 0.05, "released": 0.05}
+"""Arithmetic -> largest difference that is noise, in units of the tensor's largest entry. Two implementations of the
+16-bit variants part by 0.01 to 0.05 in logits even when both are right."""
+
+Bound = Callable[[str], float]
+"""Name of a tensor -> its tolerance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first place where a tensor differs by more than its tolerance.
+
+    Attributes:
+        place: In words, e.g. ``position 393, index 5``.
+        left: What the first trace has there.
+        right: What the second has.
+    """
+
+    place: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How one tensor compares.
+
+    Attributes:
+        name: Of the tensor.
+        error: Numbers: the largest difference in units of the largest entry. Integers: the number of choices that
+            differ and are no ties.
+        allowed: What ``error`` may be at most.
+        num_ties: Choices that differ between scores that do not tell them apart.
+        first: The first place out of bounds; None when the tensors agree.
+    """
+
+    name: str
+    error: float
+    allowed: float
+    num_ties: int = 0
+    first: Difference | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceDifference:
+    """The result of comparing two traces.
+
+    Attributes:
+        comparisons: One for each tensor that both have, in model order.
+        only_left: Names that only the first has.
+        only_right: Names that only the second has.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    only_left: tuple[str, ...]
+    only_right: tuple[str, ...]
+
+    @property
+    def different(self) -> tuple[Comparison, ...]:
+        """What is out of bounds, in model order."""
+        return tuple(c for c in self.comparisons if c.first is not None)
+
+
+def compare_traces(left: Mapping[str, Tensor], right: Mapping[str, Tensor], bound: Bound) -> TraceDifference:
+    """Compare every tensor that both traces have.
+
+    Args:
+        left: One trace by name; every position, or the last ones as golden files keep them.
+        right: The other.
+        bound: Tolerance of each tensor.
+    """
+    pair = _Pair(left, right)
+    names = sorted(left.keys() & right.keys(), key=model_order)
+    return TraceDifference(
+        comparisons=tuple(_compare(pair, name, bound(name)) for name in names),
+        only_left=tuple(sorted(left.keys() - right.keys(), key=model_order)),
+        only_right=tuple(sorted(right.keys() - left.keys(), key=model_order)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two traces, looked at side by side."""
+
+    left: Mapping[str, Tensor]
+    right: Mapping[str, Tensor]
+
+    def rows(self, name: str) -> Rows | None:
+        """The rows of a tensor that both have; None where one lacks it or the shapes do not fit together."""
+        if name not in self.left or name not in self.right:
+            return None
+        ids = self.left.get("input/ids", self.right.get("input/ids"))
+        return align(name, self.left[name], self.right[name], num_positions=0 if ids is None else len(ids))
+
+    def rows_like(self, name: str, rows: Rows) -> Rows | None:
+        """The rows of another tensor at the same positions, if both have all of them."""
+        found = self.rows(name)
+        return None if found is None else found.at(rows.numbers)
+
+
+def _compare(pair: _Pair, name: str, allowed: float) -> Comparison:
+    rows = pair.rows(name)
+    if rows is None:
+        left, right = (f"shape {tuple(side[name].shape)}" for side in (pair.left, pair.right))
+        first = Difference(place="every place", left=left, right=right)
+        return Comparison(name=name, error=float("inf"), allowed=allowed, first=first)
+    kind, layer = kind_of(name), name.partition(".")[2]
+    if kind == "router_ids":
+        return _compare_sets(rows, allowed, tied=None)
+    if kind == "topk":
+        return _compare_sets(rows, allowed, tied=_tied_selections(pair, rows, layer, allowed))
+    if kind == "argmax":
+        return _compare_integers(rows, allowed, tied=_tied_tokens(rows, pair.rows("logits"), allowed))
+    if kind == "draft_tokens":
+        tied = ~_same_history(rows) | _tied_tokens(rows, pair.rows("draft_logits"), allowed)
+        return _compare_integers(rows, allowed, tied=tied)
+    if not rows.left.is_floating_point():
+        return _compare_integers(rows, allowed, tied=None)
+    return _compare_numbers(_comparable(pair, rows, kind, layer), allowed)
+
+
+def _comparable(pair: _Pair, rows: Rows, kind: str, layer: str) -> Rows:
+    """Router weights in the order of expert ids; draft rows that follow different tokens without a difference."""
+    if kind == "router_weights" and (ids := pair.rows_like(f"router_ids.{layer}", rows)) is not None:
+        return replace(rows, left=rows.left.gather(-1, ids.left.argsort(-1)), right=rows.right.gather(-1, ids.right.argsort(-1)))
+    if kind in ("draft_logits", "draft_confidence_logits", "draft_confidence"):
+        tokens = pair.rows("draft_tokens")
+        if tokens is not None and tokens.left.shape == rows.left.shape[:2]:
+            followed = _same_history(tokens).reshape(tokens.left.shape + (1,) * (rows.left.ndim - 2))
+            return replace(rows, right=torch.where(followed, rows.right, rows.left))
+    return rows
+
+
+def _compare_numbers(rows: Rows, allowed: float) -> Comparison:
+    """Largest difference beside the largest entry; infinities and NaN must be the same on both sides."""
+    left, right = rows.left.double(), rows.right.double()
+    finite = left.isfinite() & right.isfinite()
+    same = (left == right) | (left.isnan() & right.isnan())
+    sizes = torch.where(finite, torch.maximum(left.abs(), right.abs()), 0.0)
+    largest = float(sizes.max()) if sizes.numel() else 0.0
+    error = torch.where(finite, (left - right).abs() / (largest or 1.0), torch.inf)
+    error = torch.where(same, 0.0, error)
+    worst = float(error.max()) if error.numel() else 0.0
+    first = None
+    if worst > allowed:
+        where = _first(error > allowed)
+        first = Difference(place=rows.place(where), left=f"{left[where]:.9g}", right=f"{right[where]:.9g}")
+    return Comparison(name=rows.name, error=worst, allowed=allowed, first=first)
+
+
+def _compare_integers(rows: Rows, allowed: float, *, tied: Tensor | None) -> Comparison:
+    """Every integer is a choice of its own."""
+    differs = rows.left != rows.right
+    wrong = differs if tied is None else differs & ~tied
+    first = None
+    if wrong.any():
+        where = _first(wrong)
+        first = Difference(place=rows.place(where), left=str(rows.left[where].item()), right=str(rows.right[where].item()))
+    return _choices(rows, differs, wrong, allowed, first)
+
+
+def _compare_sets(rows: Rows, allowed: float, *, tied: Tensor | None) -> Comparison:
+    """Every row is a choice: a set of integers, -1 for none."""
+    differs = (rows.left.sort(-1).values != rows.right.sort(-1).values).any(-1)
+    wrong = differs if tied is None else differs & ~tied
+    first = None
+    if wrong.any():
+        where = _first(wrong)
+        left, right = set(rows.left[where].tolist()) - {-1}, set(rows.right[where].tolist()) - {-1}
+        first = Difference(place=rows.place(where), left=_listing(left - right), right=_listing(right - left))
+    return _choices(rows, differs, wrong, allowed, first)
+
+
+def _choices(rows: Rows, differs: Tensor, wrong: Tensor, allowed: float, first: Difference | None) -> Comparison:
+    num_wrong = int(wrong.sum())
+    num_ties = int(differs.sum()) - num_wrong
+    return Comparison(name=rows.name, error=float(num_wrong), allowed=0.0, num_ties=num_ties, first=first)
+
+
+def _tied_selections(pair: _Pair, rows: Rows, layer: str, allowed: float) -> Tensor:
+    """Rows whose two selections are equally good: by the scores of either trace, every selected entry is at least as
+    high as every other one, up to the tolerance."""
+    tied = torch.zeros(len(rows.numbers), dtype=torch.bool)
+    scores = pair.rows(f"index_scores.{layer}")
+    for row, number in enumerate(rows.numbers):
+        own = scores.at([number]) if scores is not None else None
+        if own is not None:
+            swapped = ((rows.left[row], own.right[0]), (rows.right[row], own.left[0]))
+            same_size = bool((rows.left[row] >= 0).sum() == (rows.right[row] >= 0).sum())
+            tied[row] = same_size and all(_selects_the_best(entries, by, allowed) for entries, by in swapped)
+    return tied
+
+
+def _selects_the_best(entries: Tensor, scores: Tensor, allowed: float) -> bool:
+    chosen = torch.zeros(len(scores), dtype=torch.bool)
+    chosen[entries[entries >= 0].long()] = True
+    if chosen.all() or not chosen.any():
+        return True
+    slack = allowed * float(scores[scores.isfinite()].abs().max()) if scores.isfinite().any() else 0.0
+    return float(scores[chosen].min()) >= float(scores[~chosen].max()) - slack
+
+
+def _tied_tokens(rows: Rows, logits: Rows | None, allowed: float) -> Tensor:
+    """Tokens between which the logits of neither trace decide, up to the tolerance."""
+    tied = torch.zeros_like(rows.left, dtype=torch.bool)
+    known = [row for row, number in enumerate(rows.numbers) if logits is not None and number in logits.numbers]
+    found = logits.at([rows.numbers[row] for row in known]) if logits is not None else None
+    if found is None or found.left.shape[:-1] != rows.left[known].shape:
+        return tied
+    pairs = torch.stack((rows.left[known], rows.right[known]), -1).long()
+    gaps = [side.gather(-1, pairs).diff(dim=-1).squeeze(-1).abs() <= allowed * side.abs().amax(-1) for side in (found.left, found.right)]
+    tied[known] = gaps[0] & gaps[1]
+    return tied
+
+
+def _same_history(tokens: Rows) -> Tensor:
+    """Drafted tokens before which both traces drafted the same ones ``[drafts, block]``."""
+    same = (tokens.left == tokens.right).int()
+    before = torch.cat((torch.ones_like(same[:, :1]), same[:, :-1]), 1)
+    return before.cumprod(1).bool()
+
+
+def _first(wrong: Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in wrong.nonzero()[0])
+
+
+def _listing(numbers: set[int]) -> str:
+    return ", ".join(map(str, sorted(numbers))) or "nothing"

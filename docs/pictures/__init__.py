@@ -1,0 +1,1 @@
+"""Pictures of the documentation, as functions that return SVG; ``docs/generate.py`` writes them."""

@@ -1,0 +1,182 @@
+"""An engine without a model: requests arrive, steps run, sequences end, and everything is checked all the time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from deepinfer_core.config.scheduler import SchedulerConfig
+from deepinfer_core.errors import RequestError
+from deepinfer_core.scheduler.leases import Lease
+from deepinfer_core.scheduler.policy import SchedulingPolicy
+from deepinfer_core.scheduler.scheduler import Scheduler
+from deepinfer_core.scheduler.sequence import FinishReason, Sequence
+from deepinfer_core.scheduler.step_plan import StepPlan
+from tests.simulation.invariants import check_plan, check_state
+from tests.simulation.null_executor import NullExecutor
+from tests.simulation.workload import Arrival
+
+LEASE_TIME = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Troubles:
+    """What goes wrong, as chances per step.
+
+    Attributes:
+        step_fails: The execution of a step fails.
+        lease: A transfer of a running sequence starts; half of them are acknowledged, the others run out of time.
+        num_drafts: Drafts per sequence and step at most.
+    """
+
+    step_fails: float = 0.0
+    lease: float = 0.0
+    num_drafts: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """What a simulation saw.
+
+    Attributes:
+        num_steps: Steps that ran.
+        num_refused: Requests that could never run.
+        num_preemptions: Memory taken away.
+        finished: Sequences by finish reason.
+        longest_at_front: Steps that one sequence was the first in the waiting queue without a break.
+        most_overtaken: Later arrivals that were first admitted before one sequence was.
+        trace: What ran, step by step, as a number.
+    """
+
+    num_steps: int = 0
+    num_refused: int = 0
+    num_preemptions: int = 0
+    finished: Counter[FinishReason] = field(default_factory=Counter[FinishReason])
+    longest_at_front: int = 0
+    most_overtaken: int = 0
+    trace: int = 0
+
+
+class Simulation:
+    """One run; ``run`` returns when every request has ended and all memory is back."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        arrivals: list[Arrival],
+        *,
+        num_blocks: int,
+        seed: int,
+        troubles: Troubles,
+        policy: SchedulingPolicy | None = None,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.scheduler = Scheduler(
+            config, num_blocks=num_blocks, num_state_slots=config.max_num_seqs * 6 // 5, policy=policy
+        )
+        self.report = Report()
+        self._arrivals = {arrival.request_id: arrival for arrival in arrivals}
+        self._coming = list(reversed(arrivals))
+        self._aborts: list[tuple[float, str]] = []
+        self._troubles = troubles
+        fails_at = {arrival.request_id: arrival.fails_at for arrival in arrivals if arrival.fails_at >= 0}
+        self._executor = NullExecutor(self.rng, fails_at, troubles.num_drafts)
+        self._accepted: set[tuple[str, int]] = set()
+        self._ended: set[tuple[str, int]] = set()
+        self._leases: list[Lease] = []
+        self._front: tuple[Sequence | None, int] = (None, 0)
+        self._never_admitted: dict[int, Sequence] = {}
+        self._overtaken: Counter[int] = Counter()
+        self._now = 0.0
+
+    def run(self) -> Report:
+        """Play the whole workload."""
+        while self._coming or self.scheduler.has_unfinished:
+            self._now += 1.0
+            self._arrive()
+            self._abort()
+            self._step()
+            self._collect()
+            check_state(self.scheduler)
+            self._watch_front()
+        self.scheduler.plan(math.inf)
+        self.scheduler.require_all_free()
+        assert self._ended == self._accepted
+        self.report.num_preemptions = self.scheduler.statistics().num_preemptions
+        return self.report
+
+    def _arrive(self) -> None:
+        while self._coming and self._coming[-1].time <= self._now:
+            arrival = self._coming.pop()
+            for sequence in arrival.sequences():
+                try:
+                    self.scheduler.add(sequence)
+                except RequestError:
+                    self.report.num_refused += 1
+                    continue
+                self._accepted.add((sequence.request_id, sequence.index))
+                self._never_admitted[sequence.arrival] = sequence
+            heapq.heappush(self._aborts, (arrival.abort_at, arrival.request_id))
+
+    def _abort(self) -> None:
+        while self._aborts and self._aborts[0][0] <= self._now:
+            self.scheduler.abort(heapq.heappop(self._aborts)[1])
+
+    def _step(self) -> None:
+        plan = self.scheduler.plan(self._now)
+        if plan is None:
+            return
+        check_plan(plan, self.scheduler)
+        self._note(plan)
+        outcomes = self._executor.run(plan)
+        self._now += 0.5
+        self._abort()
+        if self.rng.random() < self._troubles.step_fails:
+            self.scheduler.cancel(plan)
+        else:
+            self.scheduler.apply(plan, outcomes)
+        self._transfer(plan)
+
+    def _transfer(self, plan: StepPlan) -> None:
+        """Start a transfer now and then; it is acknowledged early, late or never."""
+        sequence = self.rng.choice(plan.entries).sequence
+        if self.rng.random() < self._troubles.lease and sequence.block_ids:
+            self._leases.append(self.scheduler.leases.grant(sequence, self._now + LEASE_TIME))
+        if self._leases and self.rng.random() < self._troubles.lease / 2:
+            lease = self._leases.pop(self.rng.randrange(len(self._leases)))
+            assert self.scheduler.leases.end(lease) or lease.expires_at <= self._now
+
+    def _collect(self) -> None:
+        for sequence in self.scheduler.take_finished():
+            key = (sequence.request_id, sequence.index)
+            assert key not in self._ended
+            self._ended.add(key)
+            self._never_admitted.pop(sequence.arrival, None)
+            self._arrivals[sequence.request_id].check(sequence, self.scheduler.max_model_len)
+            assert sequence.finish_reason is not None
+            self.report.finished[sequence.finish_reason] += 1
+
+    def _note(self, plan: StepPlan) -> None:
+        """Remember what ran, and whom new admissions overtook."""
+        self.report.num_steps += 1
+        rows = tuple((entry.sequence.arrival, entry.start, entry.num_tokens) for entry in plan.entries)
+        self.report.trace = hash((self.report.trace, rows))
+        admitted = [entry.sequence.arrival for entry in plan.entries if entry.sequence.arrival in self._never_admitted]
+        for arrival in admitted:
+            del self._never_admitted[arrival]
+        for arrival in admitted:
+            for earlier in self._never_admitted:
+                if earlier > arrival:
+                    break
+                self._overtaken[earlier] += 1
+                self.report.most_overtaken = max(self.report.most_overtaken, self._overtaken[earlier])
+
+    def _watch_front(self) -> None:
+        waiting = self.scheduler._batcher.waiting
+        front = waiting.first if waiting else None
+        num_steps = self._front[1] + 1 if front is not None and front is self._front[0] else 0
+        self._front = (front, num_steps)
+        self.report.longest_at_front = max(self.report.longest_at_front, num_steps)
