@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
-from deepinfer_core.config.settings import engine_config
+from deepinfer_core.config import env
+from deepinfer_core.config.settings import resolve
 from deepinfer_core.engine.chat import ChatRequest, load_chat_encoder
 from deepinfer_core.engine.engine import Engine
 from deepinfer_core.engine.opening import open_model
@@ -46,12 +47,14 @@ class LLM:
         Raises:
             DeepInferError: Anything wrong with settings, checkpoint or machine, in words.
         """
-        self.config = engine_config({"model": model, **settings})
+        self.settings = resolve({"model": model, **settings}, env.read())
+        self.config = self.settings.config
         opened = open_model(
             self.config.model,
             accelerator=self.config.accelerator,
             numerics=self.config.numerics,
             policy=self.config.fallback,
+            download_dir=self.config.download_dir,
             load_format=self.config.load_format,
             max_model_len=self.config.max_model_len,
         )

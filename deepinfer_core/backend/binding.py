@@ -13,7 +13,7 @@ from typing import Any
 from deepinfer_core.backend.interface import Backend, Implementation, PlanRequest
 from deepinfer_core.backend.report import BindingReport, Outcome, Row
 from deepinfer_core.config.fallback import FallbackPolicy
-from deepinfer_core.errors import InternalError, UnsupportedByBackend
+from deepinfer_core.errors import InternalError, UnsupportedByBackend, require
 from deepinfer_core.ops.declare import CompositeOp, Op, Part
 from deepinfer_core.ops.limits import Site
 
@@ -171,7 +171,11 @@ class Binder:
                 packed.update({part.weights[inner]: value for inner, value in done.items()})
             return packed
 
-        return _Choice(outcome, reason, run, pack, None, all(c.row_invariant for c in chosen.values()))
+        # The composite hands its plan on to the step that plans; two such steps would need two plans.
+        planners = [c.planner for c in chosen.values() if c.planner is not None]
+        require(len(planners) <= 1, f"{op.name}: {len(planners)} steps want a plan, but a composite hands on one")
+        planner = planners[0] if planners else None
+        return _Choice(outcome, reason, run, pack, planner, all(c.row_invariant for c in chosen.values()))
 
 
 def _part_site(part: Part, site: Site) -> Site:

@@ -68,7 +68,7 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="deepinfer", description="Run DeepSeek-V4.1-Flash checkpoints.")
     parser.add_argument("--version", action="version", version=f"deepinfer {deepinfer_core.__version__}")
     parser.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), help="what to say on stderr (default: warning)"
+        "--log-level", choices=("debug", "info", "warning", "error"), help="what to say on stderr (default: info)"
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
@@ -87,7 +87,7 @@ def _run(arguments: Sequence[str]) -> int:
     from deepinfer_core.config import env
 
     args.environment = env.read()
-    logging.configure(args.log_level or args.environment.log_level or "warning")
+    logging.configure(args.log_level or args.environment.log_level or "info")
     code = _module(args.command).run(args)
     sys.stdout.flush()  # a reader that has gone must be noticed here, not at exit
     return code

@@ -19,14 +19,14 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--accelerator", metavar="A", help="what to run on: auto (default), or a name from 'deepinfer backends'"
     )
     parser.add_argument(
-        "--numerics", default="released", metavar="N", help="arithmetic: released (default), f32, bf16 or bf16_a8"
+        "--numerics", metavar="N", help="arithmetic: released (default), f32, bf16 or bf16_a8"
     )
     parser.add_argument("--fallback", metavar="POLICY", help="strict, decompose or allow_reference (default)")
     parser.add_argument(
-        "--load-format", default="auto", metavar="F", help="auto (default), or dummy for random weights"
+        "--load-format", metavar="F", help="auto (default), or dummy for random weights"
     )
     parser.add_argument(
-        "--max-model-len", type=int, default=0, metavar="N", help="longest sequence in tokens (default: the model's)"
+        "--max-model-len", type=int, metavar="N", help="longest sequence in tokens (default: the model's)"
     )
 
 
@@ -55,20 +55,12 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 
 def open_llm(args: argparse.Namespace, **settings: Any) -> LLM:
-    """The model that the options name; the environment fills in what they leave open."""
-    from deepinfer_core.config.fallback import FallbackPolicy
+    """The model that the options name; what they leave open comes from environment and settings file."""
     from deepinfer_core.llm import LLM
 
-    environment = args.environment
-    return LLM(
-        args.model,
-        accelerator=args.accelerator or environment.accelerator or "auto",
-        numerics=args.numerics,
-        fallback=args.fallback or environment.fallback or FallbackPolicy.ALLOW_REFERENCE,
-        load_format=args.load_format,
-        max_model_len=args.max_model_len,
-        **settings,
-    )
+    names = ("accelerator", "numerics", "fallback", "load_format", "max_model_len")
+    chosen = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return LLM(args.model, **chosen, **settings)
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:

@@ -23,6 +23,7 @@ class EngineConfig:
         accelerator: ``auto`` or the name of a backend.
         numerics: Arithmetic variant; ``released`` is DeepInfer's.
         fallback: What is accepted besides native implementations of ops.
+        download_dir: Folder for models from the hub; empty for the hub library's own cache.
         load_format: ``auto`` reads the weights, ``dummy`` makes random ones.
         max_model_len: Longest sequence in tokens, prompt and output; 0 takes the model's maximum.
         max_num_seqs: Sequences that run at once.
@@ -39,6 +40,7 @@ class EngineConfig:
     accelerator: str = "auto"
     numerics: str = "released"
     fallback: FallbackPolicy = FallbackPolicy.ALLOW_REFERENCE
+    download_dir: str = ""
     load_format: str = "auto"
     max_model_len: int = 0
     max_num_seqs: int = 256

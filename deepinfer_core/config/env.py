@@ -15,7 +15,7 @@ NAMES = {
     "DEEPINFER_CONFIG": "settings file",
     "DEEPINFER_ACCELERATOR": "what to run on: auto, or the name of a backend",
     "DEEPINFER_LOG_LEVEL": "debug, info, warning or error",
-    "DEEPINFER_CACHE_DIR": "folder for what is derived once and kept",
+    "DEEPINFER_CACHE_DIR": "folder for models that are downloaded (default: the hub library's own)",
     "DEEPINFER_FALLBACK": "strict, decompose or allow_reference",
 }
 """Every name that is read, and what it sets. Any other name with the prefix is an error."""

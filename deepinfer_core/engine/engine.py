@@ -247,10 +247,6 @@ def _num_blocks(model: BoundModel, config: EngineConfig, max_model_len: int) -> 
     if blocks < 1:
         need = f"one block of {layout.bytes_per_block} bytes"
         raise CapacityError(f"kv cache: {budget / _GIB:.3f} GiB do not hold {need}; raise kv_cache_memory_gib")
-    log.info(
-        "kv cache: %d blocks of %d tokens, %.2f GiB",
-        blocks,
-        layout.block_tokens,
-        blocks * layout.bytes_per_block / _GIB,
-    )
+    mib = blocks * layout.bytes_per_block / 2**20
+    log.info("kv cache: %d blocks of %d tokens, %.1f MiB", blocks, layout.block_tokens, mib)
     return blocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from deepinfer_core.engine.compressed_vocabulary import check_compressed_size, c
 from deepinfer_core.engine.tokenizer import load_tokenizer
 from deepinfer_core.runtime.model import bind_model
 from deepinfer_core.weights.load import load_model
-from deepinfer_core.weights.locate import locate
+from deepinfer_core.weights.locate import download_snapshot, locate
 
 if TYPE_CHECKING:
     from deepinfer_core.config.architecture import ModelArchitecture
@@ -42,6 +43,7 @@ def open_model(
     accelerator: str = registry.AUTO,
     numerics: str = "released",
     policy: FallbackPolicy = FallbackPolicy.ALLOW_REFERENCE,
+    download_dir: str = "",
     load_format: str = "auto",
     max_model_len: int = 0,
 ) -> OpenedModel:
@@ -52,6 +54,7 @@ def open_model(
         accelerator: Which backend serves it.
         numerics: Name of an arithmetic variant (``config.numerics``).
         policy: What is accepted besides native implementations.
+        download_dir: Folder for models from the hub; empty for the hub library's own cache.
         load_format: ``auto``, or ``dummy`` for random weights of the config's shape.
         max_model_len: Longest sequence; 0 takes the model's maximum.
 
@@ -60,7 +63,7 @@ def open_model(
     """
     arithmetic = variant(numerics)
     info = registry.select(accelerator)
-    folder = locate(model)
+    folder = locate(model, download=partial(download_snapshot, cache_dir=download_dir))
     loaded = load_model(folder, load_format=load_format)
     has_tokenizer = load_format != "dummy" or (folder / "tokenizer.json").is_file()
     tokenizer = load_tokenizer(folder, loaded.architecture) if has_tokenizer else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,5 +44,5 @@ class StopText:
         return 0
 
     def _begins_stop(self, suffix: str) -> bool:
-        place = bisect_left(self._sorted, suffix)
+        place = bisect_right(self._sorted, suffix)  # a stop text that is longer than the suffix sorts behind it
         return place < len(self._sorted) and self._sorted[place].startswith(suffix)

@@ -20,11 +20,14 @@ Download = Callable[[str], str]
 """Takes a hub id, brings its files to the local cache, returns the folder."""
 
 
-def download_snapshot(hub_id: str) -> str:
-    """Bring the files of a hub repository to the hub library's cache; offline, find them there."""
+def download_snapshot(hub_id: str, cache_dir: str = "") -> str:
+    """Bring the files of a hub repository to a cache folder, the hub library's own by default; offline, find them there."""
     import huggingface_hub
 
-    return huggingface_hub.snapshot_download(hub_id, allow_patterns=_FILES, ignore_patterns=_SUBFOLDERS)
+    folder = cache_dir or None
+    return huggingface_hub.snapshot_download(
+        hub_id, cache_dir=folder, allow_patterns=_FILES, ignore_patterns=_SUBFOLDERS
+    )
 
 
 def locate(model: str, *, download: Download = download_snapshot) -> Path:

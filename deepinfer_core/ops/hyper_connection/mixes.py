@@ -130,8 +130,8 @@ def _cases() -> Iterator[Case]:
 
 @head_mix.cases
 def _head_cases() -> Iterator[Case]:
-    yield Case("rows", T=5, C=4, H=64, norm_eps=1e-20, eps=1e-6, make=_head_inputs)
-    yield Case("no_rows", T=0, C=4, H=64, norm_eps=1e-20, eps=1e-6, make=_head_inputs)
+    yield Case("rows", T=5, C=4, H=64, norm_eps=1e-20, eps=1e-6, make=_head_inputs, required=True)
+    yield Case("no_rows", T=0, C=4, H=64, norm_eps=1e-20, eps=1e-6, make=_head_inputs, required=True)
     yield ErrorCase(
         "base",
         T=2,

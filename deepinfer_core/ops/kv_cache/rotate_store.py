@@ -20,7 +20,7 @@ from deepinfer_core.tensor import Cache
 
 _CODES = Tolerance.elementwise(
     "a code may flip where the rotated value lies on a boundary",
-    0.02,
+    0.005,
     bf16=(2**-3, 1e-3),
     f32=(2**-3, 1e-3),
     f64=(1e-9, 1e-10),

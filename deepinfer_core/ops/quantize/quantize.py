@@ -45,8 +45,8 @@ def dequantize(
 
 
 def _boundaries(draw: Draw) -> dict[str, Any]:
-    """Groups whose maximum sits on, just below and just above a change of the scale."""
-    maxima = torch.tensor([448.0, 450.0, 1.0, 0.875, 1.75, 1.7578125, 1e-5, 6.0, 3.0, 2688.0])
+    """Groups whose maximum sits on, just below and just above a change of the scale, or beyond the largest one."""
+    maxima = torch.tensor([448.0, 450.0, 1.0, 0.875, 1.75, 1.7578125, 1e-5, 6.0, 3.0, 2688.0, 5000.0])
     x = draw.uniform("T", "I", low=-1.0, high=1.0).reshape(len(maxima), -1)
     x[:, 0] = 1.0
     return {"x": (x * maxima[:, None]).reshape(draw.shape("TI")).to(torch.bfloat16)}
@@ -69,7 +69,7 @@ def _quantize_cases() -> Iterator[Case]:
     for format in ("mxfp8", "mxfp4", "fp4_e4m3"):
         yield Case(f"{format}_rows", T=9, I=256, format=format, required=True)
         yield Case(f"{format}_f32", T=4, I=128, format=format, dtype="f32")
-        yield Case(f"{format}_boundaries", T=10, I=32, format=format, make=_boundaries, required=True)
+        yield Case(f"{format}_boundaries", T=11, I=32, format=format, make=_boundaries, required=True)
         yield Case(f"{format}_zero_rows", T=2, I=64, format=format, make=lambda d: {"x": d.normal("T", "I", scale=0.0)})
         yield Case(f"{format}_ties", T=2, I=32, format=format, make=_ties)
     yield Case("no_rows", T=0, I=64, format="mxfp8", required=True)
