@@ -65,8 +65,9 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Links and generated pages of the documentation."""
-    session.run("python", "-m", "pytest", "tests/architecture/test_docs.py")
+    """The documentation: generated pages up to date, links, and examples that print what the pages say."""
+    session.run("python", "docs/generate.py", "--check")
+    session.run("python", "-m", "pytest", "tests/architecture/test_docs.py", "tests/docs", env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session

@@ -18,22 +18,26 @@ class Logprob:
     Attributes:
         logprob: Natural logarithm of its probability.
         rank: Its place, from 1, best first.
-        decoded_token: Its text.
+        decoded_token: Its text; None where there is none (no tokenizer, or ``detokenize`` off).
     """
 
     logprob: float
     rank: int
-    decoded_token: str
+    decoded_token: str | None
+
+
+PromptLogprobs = Sequence[Mapping[int, Logprob] | None]
+"""One entry for each token of a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionOutput:
-    """One completion of a prompt.
+    """One completion of a prompt: all of it so far, or with ``output_kind="delta"`` what is new.
 
     Attributes:
         index: Number of the completion within its request.
-        text: Decoded text; the stop text that ended it is cut off.
-        token_ids: Generated tokens.
+        text: Decoded text; without what ended it, unless that was asked for.
+        token_ids: Generated tokens, with the one that ended it.
         logprobs: Per token: the token and its alternatives, when asked for.
         cumulative_logprob: Sum over the generated tokens, when asked for.
         finish_reason: Why it ended; None while it runs.
@@ -53,12 +57,54 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetrics:
-    """Times of one request in seconds of a monotonic clock; None where it did not get so far."""
+    """When things happened to one request, in seconds of a monotonic clock; None where it did not get so far.
+
+    Attributes:
+        arrival_time: It was added.
+        first_scheduled_time: The first step with it was planned.
+        first_token_time: Its first token was chosen.
+        last_token_time: Its latest token was chosen.
+        finished_time: It ended.
+        num_cached_tokens: Tokens of its prompt that were in the cache when it was first scheduled.
+        num_preemptions: How often it lost its cache memory and was computed anew.
+    """
 
     arrival_time: float
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
+    last_token_time: float | None = None
     finished_time: float | None = None
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def queue_time_s(self) -> float | None:
+        """From its arrival to its first step."""
+        return _between(self.arrival_time, self.first_scheduled_time)
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        """From its arrival to its first token."""
+        return _between(self.arrival_time, self.first_token_time)
+
+    @property
+    def prefill_time_s(self) -> float | None:
+        """From its first step to its first token."""
+        return _between(self.first_scheduled_time, self.first_token_time)
+
+    @property
+    def decode_time_s(self) -> float | None:
+        """From its first token to its latest."""
+        return _between(self.first_token_time, self.last_token_time)
+
+    @property
+    def total_time_s(self) -> float | None:
+        """From its arrival to its end."""
+        return _between(self.arrival_time, self.finished_time)
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +115,17 @@ class RequestOutput:
         request_id: Given by the caller or counted.
         prompt: The prompt's text, if it was given as text.
         prompt_token_ids: The prompt's tokens.
-        outputs: One entry per completion.
+        outputs: One entry per completion, in the order of their indices; of deltas, only those with news.
+        prompt_logprobs: When asked for: None for the first token of the prompt, which nothing predicts, then for each
+            token a mapping with it and its alternatives. None until the prompt is computed; of deltas, in one of them.
         finished: True in the last record of the request.
-        metrics: When it arrived, began, gave its first token and ended.
+        metrics: Its times; None when it was refused.
     """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: Sequence[int]
     outputs: Sequence[CompletionOutput] = field(default_factory=tuple)
+    prompt_logprobs: PromptLogprobs | None = None
     finished: bool = False
     metrics: RequestMetrics | None = None

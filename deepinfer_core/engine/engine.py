@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
-import math
-import random
-import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
-from deepinfer_core.engine.completion import Completion
-from deepinfer_core.engine.request import Request
-from deepinfer_core.errors import CapacityError, RequestError
+from deepinfer_core.engine.cache_size import num_cache_blocks
+from deepinfer_core.engine.intake import Intake
+from deepinfer_core.engine.statistics import Counters, EngineStatistics
+from deepinfer_core.engine.step_runner import StepRunner
+from deepinfer_core.errors import RequestError
 from deepinfer_core.logging import get_logger
-from deepinfer_core.runtime.batch import SequenceRows
 from deepinfer_core.runtime.executor import Executor
 from deepinfer_core.scheduler.scheduler import Scheduler
 from deepinfer_core.scheduler.sequence import FinishReason
-from deepinfer_core.scheduler.sequence import Sequence as ScheduledSequence
-from deepinfer_core.scheduler.step_plan import Outcome, SequencePlan, StepKind, StepPlan
+from deepinfer_core.scheduler.step_plan import Outcome
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from deepinfer_core.config.architecture import ModelArchitecture
     from deepinfer_core.config.engine import EngineConfig
     from deepinfer_core.engine.opening import OpenedModel
+    from deepinfer_core.engine.request import Request
+    from deepinfer_core.engine.step_runner import StepExecutor
     from deepinfer_core.outputs import RequestOutput
-    from deepinfer_core.runtime.model import BoundModel
     from deepinfer_core.runtime.sampler import SampledToken
     from deepinfer_core.sampling_params import SamplingParams
+    from deepinfer_core.scheduler.sequence import Sequence as ScheduledSequence
+    from deepinfer_core.scheduler.step_plan import SequencePlan, StepPlan
 
 log = get_logger(__name__)
 
-_SHARE_OF_FREE_MEMORY = 0.25
-_GIB = 2**30
-
 
 class Engine:
-    """Many requests over one model. Not thread-safe; each call of :meth:`step` runs one step."""
+    """Many requests over one model. Not safe for threads: one owner makes all calls.
+
+    Every request that was added gets exactly one record with ``finished`` set, whatever happens to it, unless its
+    owner discards it.
+
+    Attributes:
+        scheduler: Decides what runs; others may read it.
+    """
 
     def __init__(
-        self, opened: OpenedModel, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic
+        self,
+        opened: OpenedModel,
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wrap_executor: Callable[[StepExecutor], StepExecutor] | None = None,
     ) -> None:
         """Allocate caches for an opened model.
 
@@ -51,24 +55,51 @@ class Engine:
             opened: The model and its tokenizer.
             config: Limits and memory.
             clock: Monotonic seconds, for metrics and deadlines.
+            wrap_executor: Given what runs the model, returns what is called instead, for measurements and faults.
 
         Raises:
             CapacityError: The memory given does not hold one block.
         """
         model = opened.model
-        self.opened = opened
-        self._clock = clock
         max_model_len = min(config.max_model_len or model.max_positions, model.max_positions)
-        limits = config.scheduler(max_model_len)
-        num_blocks = _num_blocks(model, config, max_model_len)
-        self.scheduler = Scheduler(limits, num_blocks=num_blocks, num_state_slots=config.max_num_seqs)
-        self._executor = Executor(model, model.allocate(num_blocks, config.max_num_seqs))
+        num_blocks = num_cache_blocks(model, config, max_model_len)
+        self.scheduler = Scheduler(
+            config.scheduler(max_model_len), num_blocks=num_blocks, num_state_slots=config.max_num_seqs
+        )
+        executor: StepExecutor = Executor(model, model.allocate(num_blocks, config.max_num_seqs))
+        executor = wrap_executor(executor) if wrap_executor is not None else executor
+        self._runner: StepRunner | None = StepRunner(model, executor)
+        self._intake = Intake(model.architecture, opened.tokenizer, self.scheduler.check, config.seed)
+        self._sizes = num_blocks, config.max_num_seqs
+        self._clock = clock
         self._requests: dict[str, Request] = {}
-        self._seeds = random.Random(config.seed) if config.seed is not None else secrets.SystemRandom()  # noqa: S311  # repeatable on purpose
+        self._counters = Counters()
 
     @property
     def has_unfinished(self) -> bool:
         return bool(self._requests)
+
+    def statistics(self) -> EngineStatistics:
+        """A snapshot that later steps do not change."""
+        scheduler, counters = self.scheduler.statistics(), self._counters
+        num_blocks, num_state_slots = self._sizes
+        return EngineStatistics(
+            num_requests=counters.num_requests,
+            num_unfinished_requests=len(self._requests),
+            num_waiting=scheduler.num_waiting,
+            num_running=scheduler.num_running,
+            num_finished={reason.value: number for reason, number in scheduler.totals.num_finished.items()},
+            num_prompt_tokens=counters.num_prompt_tokens,
+            num_generated_tokens=counters.num_generated_tokens,
+            num_steps=scheduler.totals.num_steps.total(),
+            num_failed_steps=counters.num_failed_steps,
+            num_preemptions=scheduler.num_preemptions,
+            num_numeric_errors=counters.num_numeric_errors,
+            num_blocks=num_blocks,
+            num_free_blocks=scheduler.num_free_blocks,
+            num_state_slots=num_state_slots,
+            num_free_state_slots=scheduler.num_free_state_slots,
+        )
 
     def add(
         self,
@@ -91,162 +122,147 @@ class Engine:
             timeout_s: Seconds after which it ends with what it has.
 
         Raises:
-            RequestError: The prompt or its parameters cannot be served; nothing was queued.
+            RequestError: The prompt or its parameters cannot be served, or the engine is closed; nothing was queued.
         """
-        now = self._clock()
-        deadline = math.inf if timeout_s is None else now + timeout_s
-        sequence = self._checked_sequence(request_id, prompt_token_ids, params, priority, deadline)
-        self.scheduler.add(sequence)
-        self._requests[request_id] = Request(
-            request_id=request_id,
+        self._opened_runner()
+        if request_id in self._requests:
+            raise RequestError(f"request {request_id!r} is unfinished already; choose another request id")
+        request = self._intake.request(
+            request_id,
+            prompt_token_ids,
+            params,
             prompt=prompt,
-            params=params,
-            seed=params.seed if params.seed is not None else self._seeds.getrandbits(64),
-            sequence=sequence,
-            completion=Completion(0, params, self.opened.tokenizer, self._architecture.eos_token_id),
-            arrival_time=now,
+            priority=priority,
+            timeout_s=timeout_s,
+            now=self._clock(),
         )
+        for sequence in request.sequences:
+            self.scheduler.add(sequence)
+        self._requests[request_id] = request
+        self._counters.num_requests += 1
+        self._counters.num_prompt_tokens += len(request.prompt_token_ids)
 
-    def check(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
-        """Raise what :meth:`add` would raise for a prompt, apart from its id.
-
-        Raises:
-            RequestError: Token ids, length or parameters cannot be served.
-        """
-        self._checked_sequence("", prompt_token_ids, params, 0, math.inf)
-
-    def _checked_sequence(
+    def check(
         self,
-        request_id: str,
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
-        priority: int,
-        deadline: float,
-    ) -> ScheduledSequence:
-        vocabulary = self._architecture.vocab_size
-        wrong = [i for i in prompt_token_ids if not 0 <= i < vocabulary]
-        if wrong or not prompt_token_ids:
-            what = f"token ids {wrong[:5]} are outside 0 .. {vocabulary - 1}" if wrong else "it has no tokens"
-            raise RequestError(f"prompt: {what}; give at least one token of this model")
-        params.check_vocabulary(vocabulary)
-        sequence = ScheduledSequence(
-            request_id=request_id,
-            prompt_token_ids=prompt_token_ids,
-            max_tokens=params.max_tokens,
-            priority=priority,
-            deadline=deadline,
-        )
-        self.scheduler.check(sequence)
-        return sequence
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Raise what :meth:`add` would raise for a request, apart from its id.
+
+        Raises:
+            RequestError: Token ids, length, parameters, priority or time-out cannot be served; every problem is listed.
+        """
+        self._opened_runner()
+        self._intake.check(prompt_token_ids, params, priority, timeout_s)
 
     def abort(self, request_id: str) -> None:
         """End a request; its record comes with the next step. Unknown ids are ignored: it may just have ended."""
         self.scheduler.abort(request_id)
 
+    def discard(self, request_ids: Iterable[str]) -> None:
+        """End requests whose records nobody wants any more: there will be none. Unknown ids are ignored."""
+        for request_id in request_ids:
+            self.scheduler.abort(request_id)
+            self._requests.pop(request_id, None)
+
     def step(self) -> list[RequestOutput]:
-        """Run one step; returns the requests that changed, each ended one exactly once."""
-        now = self._clock()
+        """Run one step; returns what is new, as each request wants to be told, and each ended one exactly once.
+
+        An exception out of the model or the sampler ends the completions that were in the step. Only what is no error
+        of the step, such as an interrupt, leaves this call: then the step did not happen.
+        """
+        runner, now = self._opened_runner(), self._clock()
         plan = self.scheduler.plan(now)
-        if plan is not None:
-            for entry in plan.entries:
-                request = self._requests[entry.sequence.request_id]
-                request.first_scheduled_time = request.first_scheduled_time or now
-            self._advance(plan)
-        ended = [self._retire(sequence) for sequence in self.scheduler.take_finished()]
-        entries = plan.sampling_entries if plan is not None else ()
-        running = [self._requests[e.sequence.request_id] for e in entries if not e.sequence.is_finished]
-        return [request.output() for request in (*running, *ended)]
+        if plan is None:
+            return self._records(())
+        for entry in plan.entries:
+            self._requests[entry.sequence.request_id].note_scheduled(entry, now)
+        self._advance(plan, runner)
+        return self._records(plan.sampling_entries)
 
     def run(self) -> Iterator[RequestOutput]:
         """Step until nothing is left."""
         while self.has_unfinished:
             yield from self.step()
 
-    def close(self) -> None:
-        """Abort everything."""
+    def close(self) -> list[RequestOutput]:
+        """Abort everything and give the memory back; returns the last records. More calls do nothing."""
         for request_id in list(self._requests):
             self.abort(request_id)
-        for sequence in self.scheduler.take_finished():
-            self._retire(sequence)
+        self._runner = None
+        return self._records(())
 
-    def _advance(self, plan: StepPlan) -> None:
+    def _advance(self, plan: StepPlan, runner: StepRunner) -> None:
         """Execute a plan and hand its tokens to the requests."""
         try:
-            hidden, _ = self._executor.run([self._rows(e) for e in plan.entries], prefill=plan.kind is StepKind.PREFILL)
-            requests = [self._requests[entry.sequence.request_id] for entry in plan.sampling_entries]
-            sampled = self._sample(_last_rows(hidden, plan), requests)
+            sampled = runner.run(plan, self._requests)
+            self._fail_unscored(plan)
+            outcomes = [self._take(e, token) for e, token in zip(plan.sampling_entries, sampled, strict=True)]
+        except Exception as error:  # noqa: BLE001  # whatever a step raises is the misfortune of those in it
+            self._fail_step(plan, error)
         except BaseException:
             self.scheduler.cancel(plan)
             raise
-        now = self._clock()
-        self.scheduler.apply(
-            plan, [self._take(request, token, now) for request, token in zip(requests, sampled, strict=True)]
-        )
+        else:
+            self.scheduler.apply(plan, outcomes)
 
-    def _sample(self, hidden: Tensor, requests: Sequence[Request]) -> list[SampledToken]:
-        if not requests:
-            return []
-        logits = self._executor.logits(hidden).float()
-        rows = [request.sampling_row() for request in requests]
-        return self.opened.model.sampler(logits, rows).on_host(rows)
-
-    def _take(self, request: Request, sampled: SampledToken, now: float) -> Outcome:
-        """Give a request its token; the completion decides whether it ends."""
-        completion = request.completion
-        completion.push(sampled)
-        request.first_token_time = request.first_token_time or now
+    def _take(self, entry: SequencePlan, sampled: SampledToken) -> Outcome:
+        """Give a completion its token; it decides whether it ends."""
+        request = self._requests[entry.sequence.request_id]
+        completion = request.completions[entry.sequence.index]
+        self._counters.num_numeric_errors += not sampled.is_finite
+        num_before = len(completion.token_ids)
+        if completion.finish_reason is None:
+            completion.push(sampled)
+        tokens = tuple(completion.token_ids[num_before:])
+        if tokens:
+            request.note_token(self._clock())
+            self._counters.num_generated_tokens += len(tokens)
         reason = FinishReason(completion.finish_reason) if completion.finish_reason else None
-        tokens = () if sampled.error else (sampled.token_id,)
         return Outcome(token_ids=tokens, finish_reason=reason)
 
-    def _rows(self, entry: SequencePlan) -> SequenceRows:
-        """Integers of one sequence in a step."""
-        sequence, model = entry.sequence, self.opened.model
-        compressed, lookback = model.compressed_map, model.lookback
-        ids = entry.token_ids
-        before = sequence.token_ids[max(entry.start - lookback, 0) : entry.start]
-        return SequenceRows(
-            token_ids=ids,
-            compressed_ids=[compressed[i] for i in ids] if lookback else ids,
-            start=entry.start,
-            ngram_history=[compressed[i] for i in reversed(before)],
-            state_slot=sequence.state_slot,
-            blocks=sequence.block_ids,
-        )
+    def _fail_unscored(self, plan: StepPlan) -> None:
+        """End requests that asked for log-probabilities of a prompt for which the model gives none."""
+        for entry in plan.entries:
+            request = self._requests[entry.sequence.request_id]
+            if request.prompt_scores is None or request.prompt_scores.is_finite or entry.sequence.is_finished:
+                continue
+            self._counters.num_numeric_errors += 1
+            for sequence in request.sequences:
+                self._fail(sequence, "the model's logits for a token of the prompt are not finite")
 
-    def _retire(self, sequence: ScheduledSequence) -> Request:
-        """Take an ended sequence out; the scheduler's reason counts where the completion has none."""
-        request = self._requests.pop(sequence.request_id)
-        if request.completion.finish_reason is None and sequence.finish_reason is not None:
-            request.completion.finish(sequence.finish_reason.value)
-        request.finished_time = self._clock()
-        return request
+    def _fail_step(self, plan: StepPlan, error: Exception) -> None:
+        """End the completions of a step that raised; nothing that the step has written is read again."""
+        log.error("a step of %d sequences failed", len(plan.entries), exc_info=error)
+        self._counters.num_failed_steps += 1
+        for entry in plan.entries:
+            self._fail(entry.sequence, f"the step with this request failed: {type(error).__name__}: {error}")
+        self.scheduler.cancel(plan)
 
-    @property
-    def _architecture(self) -> ModelArchitecture:
-        return self.opened.model.architecture
+    def _fail(self, sequence: ScheduledSequence, error: str) -> None:
+        self._requests[sequence.request_id].completions[sequence.index].fail(error)
+        self.scheduler.finish(sequence, FinishReason.ERROR)
 
+    def _records(self, entries: Sequence[SequencePlan]) -> list[RequestOutput]:
+        """What to tell about the requests of these entries and those that ended; the latter are let go."""
+        touched = [entry.sequence.request_id for entry in entries]
+        for sequence in self.scheduler.take_finished():
+            request = self._requests.get(sequence.request_id)
+            if request is not None and request.settle(sequence):
+                touched.append(sequence.request_id)
+        return [record for request_id in dict.fromkeys(touched) if (record := self._record(request_id)) is not None]
 
-def _last_rows(hidden: Tensor, plan: StepPlan) -> Tensor:
-    """Hidden rows of the last token of each entry that samples."""
-    rows: list[int] = []
-    end = 0
-    for entry in plan.entries:
-        end += entry.num_tokens
-        if entry.samples:
-            rows.append(end - 1)
-    return hidden[torch.tensor(rows, dtype=torch.int64, device=hidden.device)]
+    def _record(self, request_id: str) -> RequestOutput | None:
+        request = self._requests[request_id]
+        if request.is_finished:
+            request.finished_time = self._clock()
+            del self._requests[request_id]
+        return request.record()
 
-
-def _num_blocks(model: BoundModel, config: EngineConfig, max_model_len: int) -> int:
-    """Blocks that the memory holds, but no more than all sequences at full length would use."""
-    layout = model.layout
-    free = model.device.memory().free_bytes
-    budget = int(config.kv_cache_memory_gib * _GIB) or int(free * _SHARE_OF_FREE_MEMORY)
-    blocks = min(budget // layout.bytes_per_block, config.max_num_seqs * layout.blocks_for(max_model_len))
-    if blocks < 1:
-        need = f"one block of {layout.bytes_per_block} bytes"
-        raise CapacityError(f"kv cache: {budget / _GIB:.3f} GiB do not hold {need}; raise kv_cache_memory_gib")
-    mib = blocks * layout.bytes_per_block / 2**20
-    log.info("kv cache: %d blocks of %d tokens, %.1f MiB", blocks, layout.block_tokens, mib)
-    return blocks
+    def _opened_runner(self) -> StepRunner:
+        if self._runner is None:
+            raise RequestError("the engine is closed and takes no more requests; open the model again")
+        return self._runner

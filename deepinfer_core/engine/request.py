@@ -1,17 +1,22 @@
-"""One request in the engine: what was asked, its sequence in the scheduler, its completion."""
+"""One request in the engine: what was asked, its sequences in the scheduler, its completions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from deepinfer_core.outputs import RequestMetrics, RequestOutput
-from deepinfer_core.runtime.sampling_tensors import SamplingRow
+from deepinfer_core.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from deepinfer_core.runtime.sampling_tensors import SamplingRow, completion_seed
+from deepinfer_core.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
     from deepinfer_core.engine.completion import Completion
+    from deepinfer_core.engine.logprobs import PromptScores
+    from deepinfer_core.outputs import PromptLogprobs
     from deepinfer_core.sampling_params import SamplingParams
-    from deepinfer_core.scheduler.sequence import Sequence
+    from deepinfer_core.scheduler.sequence import Sequence as ScheduledSequence
+    from deepinfer_core.scheduler.step_plan import SequencePlan
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,51 +26,107 @@ class Request:
     Attributes:
         request_id: Unique within the engine.
         prompt: Its text, if it was text.
+        prompt_token_ids: Its tokens.
         params: How to sample.
         seed: Its own, or drawn when it arrived.
-        sequence: Its state in the scheduler.
-        completion: Its output so far.
+        sequences: The state of each completion in the scheduler, by index.
+        completions: The output of each, by index.
+        bad_words: Token sequences that the output must not hold.
+        prompt_scores: Collects the log-probabilities of the prompt, if they were asked for.
         arrival_time: Monotonic seconds, as the other times.
         first_scheduled_time: When its first step was planned.
-        first_token_time: When its first token was sampled.
+        first_token_time: When its first token was chosen.
+        last_token_time: When its latest token was chosen.
         finished_time: When it ended.
+        num_cached_tokens: Prompt tokens that needed no computing when it was first scheduled.
     """
 
     request_id: str
     prompt: str | None
+    prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     seed: int
-    sequence: Sequence
-    completion: Completion
+    sequences: tuple[ScheduledSequence, ...]
+    completions: tuple[Completion, ...]
+    bad_words: Sequence[Sequence[int]]
+    prompt_scores: PromptScores | None
     arrival_time: float
     first_scheduled_time: float | None = field(default=None)
     first_token_time: float | None = field(default=None)
+    last_token_time: float | None = field(default=None)
     finished_time: float | None = field(default=None)
+    num_cached_tokens: int = 0
+    _told_prompt: bool = field(default=False)
 
-    def sampling_row(self) -> SamplingRow:
-        """What the sampler needs to choose the next token."""
-        sequence = self.sequence
+    @property
+    def is_finished(self) -> bool:
+        """True when every completion has ended."""
+        return all(completion.finish_reason is not None for completion in self.completions)
+
+    def sampling_row(self, index: int) -> SamplingRow:
+        """What the sampler needs to choose the next token of a completion."""
         return SamplingRow(
             params=self.params,
-            seed=self.seed,
-            position=sequence.num_tokens,
-            prompt_token_ids=sequence.token_ids[: sequence.num_prompt_tokens],
-            output_token_ids=self.completion.token_ids,
+            seed=completion_seed(self.seed, index),
+            position=self.sequences[index].num_tokens,
+            prompt_token_ids=self.prompt_token_ids,
+            output_token_ids=self.completions[index].token_ids,
+            bad_words=self.bad_words,
         )
 
-    def output(self) -> RequestOutput:
-        """The record of this moment."""
-        sequence = self.sequence
+    def note_scheduled(self, entry: SequencePlan, now: float) -> None:
+        """Take note of a step that was planned with one of its sequences."""
+        if self.first_scheduled_time is None:
+            self.first_scheduled_time = now
+            self.num_cached_tokens = entry.start
+
+    def note_token(self, now: float) -> None:
+        """Take note of the time of a token."""
+        if self.first_token_time is None:
+            self.first_token_time = now
+        self.last_token_time = now
+
+    def settle(self, sequence: ScheduledSequence) -> bool:
+        """Take note that the scheduler has ended a sequence; False when it is none of this request.
+
+        Its reason counts where the completion has none of its own.
+        """
+        if self.sequences[sequence.index] is not sequence:
+            return False
+        if sequence.finish_reason is not None:
+            self.completions[sequence.index].finish(sequence.finish_reason.value)
+        return True
+
+    def record(self) -> RequestOutput | None:
+        """What to tell the caller now, in the way that was asked for; None for nothing."""
+        kind, is_finished = self.params.output_kind, self.is_finished
+        if kind == RequestOutputKind.FINAL_ONLY and not is_finished:
+            return None
+        if kind != RequestOutputKind.DELTA:
+            return self._output([completion.output() for completion in self.completions], self._prompt_logprobs())
+        scores = None if self._told_prompt else self._prompt_logprobs()
+        self._told_prompt = self._told_prompt or scores is not None
+        news = [completion.news() for completion in self.completions]
+        return self._output([record for record in news if record is not None], scores)
+
+    def _prompt_logprobs(self) -> PromptLogprobs | None:
+        return self.prompt_scores.complete() if self.prompt_scores is not None else None
+
+    def _output(self, outputs: Sequence[CompletionOutput], prompt_logprobs: PromptLogprobs | None) -> RequestOutput:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
-            prompt_token_ids=tuple(sequence.token_ids[: sequence.num_prompt_tokens]),
-            outputs=(self.completion.output(),),
-            finished=self.completion.finish_reason is not None,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=tuple(outputs),
+            prompt_logprobs=prompt_logprobs,
+            finished=self.is_finished,
             metrics=RequestMetrics(
                 arrival_time=self.arrival_time,
                 first_scheduled_time=self.first_scheduled_time,
                 first_token_time=self.first_token_time,
+                last_token_time=self.last_token_time,
                 finished_time=self.finished_time,
+                num_cached_tokens=self.num_cached_tokens,
+                num_preemptions=sum(sequence.num_preemptions for sequence in self.sequences),
             ),
         )

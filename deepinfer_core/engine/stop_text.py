@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,26 +18,32 @@ class Found:
 class StopText:
     """Looks for the first stop text. The cost of a piece does not depend on how much text came before.
 
-    Thousands of stop texts are one compiled pattern and one sorted list.
+    Thousands of stop texts cost no more than a few: they are looked up by their length.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         """Prepare for one sequence; no stop text is empty."""
-        self._sorted = sorted(set(stops))
-        self._longest = max(map(len, stops), default=0)
-        self._pattern = re.compile("|".join(map(re.escape, stops))) if stops else None
+        self._stops = frozenset(stops)
+        self._sorted = sorted(self._stops)
+        self._lengths = sorted({len(stop) for stop in stops}, reverse=True)
 
     def find(self, text: str, num_new: int) -> Found | None:
-        """The earliest stop text that ends within the last ``num_new`` characters (the first listed among equals)."""
-        if self._pattern is None:
+        """The stop text that is complete first within the last ``num_new`` characters, the longest among equals.
+
+        So the answer does not depend on the pieces that the text comes in.
+        """
+        if not self._stops:
             return None
-        begin = max(len(text) - num_new - self._longest + 1, 0)
-        match = self._pattern.search(text, begin)
-        return Found(match.group(), match.start()) if match else None
+        for end in range(len(text) - num_new + 1, len(text) + 1):
+            for length in self._lengths:
+                if length <= end and text[end - length : end] in self._stops:
+                    return Found(text[end - length : end], end - length)
+        return None
 
     def num_held_back(self, text: str) -> int:
         """Characters at the end of ``text`` that may be the beginning of a stop text."""
-        for count in range(min(self._longest - 1, len(text)), 0, -1):
+        longest = self._lengths[0] if self._lengths else 0
+        for count in range(min(longest - 1, len(text)), 0, -1):
             if self._begins_stop(text[-count:]):
                 return count
         return 0

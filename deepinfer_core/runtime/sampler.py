@@ -42,11 +42,13 @@ class SampledToken:
     Attributes:
         token_id: The token, or -1 when there is an error.
         error: Why no token could be chosen, or "".
+        is_finite: False where the model's logits define no distribution; then there is an error.
         logprobs: The token, then the alternatives best first, if the request asked for them.
     """
 
     token_id: int
     error: str = ""
+    is_finite: bool = True
     logprobs: dict[int, TokenLogprob] = field(default_factory=dict)
 
 
@@ -69,33 +71,38 @@ class SampledRows:
     def on_host(self, rows: Sequence[SamplingRow]) -> list[SampledToken]:
         """Wait for the device and return one record per row, logprobs cut to what each request asked."""
         ids, finite, drawable = self.token_ids.tolist(), self.finite.tolist(), self.drawable.tolist()
-        reported = self._reported(ids, rows)
+        reported = _by_token(self.logprobs, ids, [row.params.logprobs for row in rows])
         return [
-            SampledToken(token_id=token, error=_failure(fine, possible), logprobs=values if possible else {})
+            SampledToken(
+                token_id=token, error=_failure(fine, possible), is_finite=fine, logprobs=values if possible else {}
+            )
             for token, fine, possible, values in zip(ids, finite, drawable, reported, strict=True)
         ]
 
-    def _reported(self, ids: Sequence[int], rows: Sequence[SamplingRow]) -> list[dict[int, TokenLogprob]]:
-        if self.logprobs is None:
-            return [{} for _ in rows]
-        chosen, ranks, best, best_ids = (values.tolist() for values in self.logprobs)
-        found: list[dict[int, TokenLogprob]] = []
-        for number, row in enumerate(rows):
-            wanted = row.params.logprobs
-            values: dict[int, TokenLogprob] = {}
-            if wanted is not None:
-                values[ids[number]] = TokenLogprob(chosen[number], ranks[number])
-                for place, (token, value) in enumerate(zip(best_ids[number][:wanted], best[number], strict=False), 1):
-                    values.setdefault(token, TokenLogprob(value, place))
-            found.append(values)
-        return found
+
+def _by_token(
+    logprobs: tuple[Tensor, Tensor, Tensor, Tensor] | None, ids: Sequence[int], wanted: Sequence[int | None]
+) -> list[dict[int, TokenLogprob]]:
+    """What ``sampling.top_logprobs`` returned, as one mapping per row: its token, then as many as it wanted."""
+    if logprobs is None:
+        return [{} for _ in ids]
+    chosen, ranks, best, best_ids = (values.tolist() for values in logprobs)
+    found: list[dict[int, TokenLogprob]] = []
+    for number, most in enumerate(wanted):
+        values: dict[int, TokenLogprob] = {}
+        if most is not None:
+            values[ids[number]] = TokenLogprob(chosen[number], ranks[number])
+            for place, (token, value) in enumerate(zip(best_ids[number][:most], best[number], strict=False), 1):
+                values.setdefault(token, TokenLogprob(value, place))
+        found.append(values)
+    return found
 
 
 def _failure(finite: bool, drawable: bool) -> str:
     if not finite:
         return "the model's logits for this token are not finite, so that no token can be chosen"
     if not drawable:
-        return "allowed_token_ids, logit_bias, min_tokens and penalties leave no token that may be chosen"
+        return "allowed_token_ids, bad_words, logit_bias, min_tokens and penalties leave no token that may be chosen"
     return ""
 
 
@@ -146,6 +153,23 @@ class Sampler:
             token_ids=token_ids, finite=finite, drawable=drawable, logprobs=self._report(logits, token_ids, rows)
         )
 
+    def score(self, logits: Tensor, token_ids: Sequence[int], num_alternatives: int) -> list[dict[int, TokenLogprob]]:
+        """Log-probabilities of tokens that are known, such as those of a prompt; waits for the device.
+
+        Args:
+            logits: ``[n, V]`` f32 as the model gave them; not changed.
+            token_ids: The token that each row was to predict.
+            num_alternatives: Best tokens to report with each.
+
+        Returns:
+            Per row the token, then the alternatives best first; nothing where the logits are not finite.
+        """
+        finite = self._finite_rows(logits).tolist()
+        ids = self._upload(torch.tensor(token_ids, dtype=torch.int32))
+        values = self._reporter(num_alternatives)(logits, ids)
+        found = _by_token(values, token_ids, [num_alternatives] * len(token_ids))
+        return [row if fine else {} for row, fine in zip(found, finite, strict=True)]
+
     def _restrict(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
         """Bias, allowed tokens and penalties; the logits themselves when nobody asks for any."""
         bias = sampling_tensors.bias(rows, self.vocab_size, self.eos_token_id)
@@ -188,9 +212,9 @@ class Sampler:
         self, logits: Tensor, token_ids: Tensor, rows: Sequence[SamplingRow]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         wanted = [row.params.logprobs for row in rows if row.params.logprobs is not None]
-        if not wanted:
-            return None
+        return self._reporter(max(wanted))(logits, token_ids) if wanted else None
+
+    def _reporter(self, num_alternatives: int) -> BoundOp:
+        """The narrowest bound op that reports so many, or the whole vocabulary."""
         widths = list(self._top_logprobs)
-        width = next((width for width in widths if width >= max(wanted)), widths[-1])
-        report: BoundOp = self._top_logprobs[width]
-        return report(logits, token_ids)
+        return self._top_logprobs[next((width for width in widths if width >= num_alternatives), widths[-1])]

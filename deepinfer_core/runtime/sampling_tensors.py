@@ -12,6 +12,17 @@ from deepinfer_core.errors import require
 from deepinfer_core.ops.sampling.apply_token_mask import WORD_BITS, num_mask_words
 from deepinfer_core.sampling_params import SamplingParams
 
+_SEED_STEP = 0x9E3779B97F4A7C15
+"""2^64 over the golden ratio: multiples of it stay far from each other and from small seeds of other requests."""
+
+
+def completion_seed(seed: int, index: int) -> int:
+    """The uint64 that completion ``index`` of a request draws with: ``(seed + index * 0x9E3779B97F4A7C15) mod 2^64``.
+
+    The first completion has the seed of the request, so it is what a request for one completion gives.
+    """
+    return (seed + index * _SEED_STEP) % 2**64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRow:
@@ -22,7 +33,8 @@ class SamplingRow:
         seed: The request's uint64, its own or drawn when the request was added.
         position: Index in the sequence, prompt included, of the token that is produced.
         prompt_token_ids: The prompt; read for ``repetition_penalty`` only.
-        output_token_ids: What was generated so far; read for penalties and ``min_tokens``.
+        output_token_ids: What was generated so far; read for penalties, ``min_tokens`` and ``bad_words``.
+        bad_words: The ``bad_words`` of ``params`` as sequences of tokens, none of them empty.
     """
 
     params: SamplingParams
@@ -30,6 +42,7 @@ class SamplingRow:
     position: int
     prompt_token_ids: Sequence[int] = ()
     output_token_ids: Sequence[int] = ()
+    bad_words: Sequence[Sequence[int]] = ()
 
 
 def parameter(
@@ -51,8 +64,8 @@ def positions(rows: Sequence[SamplingRow]) -> Tensor:
 
 
 def bias(rows: Sequence[SamplingRow], vocab_size: int, eos_token_id: int) -> tuple[Tensor, Tensor] | None:
-    """Ids and values for ``sampling.apply_logit_bias``: the requests' biases, and -inf for ends that come too early."""
-    wanted = [{**row.params.logit_bias, **dict.fromkeys(_too_early(row, eos_token_id), -torch.inf)} for row in rows]
+    """Ids and values for ``sampling.apply_logit_bias``: the requests' biases, and -inf for what must not come now."""
+    wanted = [{**row.params.logit_bias, **dict.fromkeys(_forbidden(row, eos_token_id), -torch.inf)} for row in rows]
     width = max((len(values) for values in wanted), default=0)
     if not width:
         return None
@@ -65,6 +78,20 @@ def bias(rows: Sequence[SamplingRow], vocab_size: int, eos_token_id: int) -> tup
         ids[number, : len(values)] = torch.tensor(list(values), dtype=torch.int32)
         amounts[number, : len(values)] = torch.tensor(list(values.values()), dtype=torch.float32)
     return ids, amounts
+
+
+def _forbidden(row: SamplingRow, eos_token_id: int) -> tuple[int, ...]:
+    return (*_too_early(row, eos_token_id), *_last_of_bad_words(row))
+
+
+def _last_of_bad_words(row: SamplingRow) -> list[int]:
+    """Tokens that would complete a bad word; its first tokens must be the last ones of the output."""
+    output = row.output_token_ids
+    return [
+        word[-1]
+        for word in row.bad_words
+        if len(word) <= len(output) + 1 and tuple(output[len(output) + 1 - len(word) :]) == tuple(word[:-1])
+    ]
 
 
 def _too_early(row: SamplingRow, eos_token_id: int) -> tuple[int, ...]:

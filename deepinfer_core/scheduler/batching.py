@@ -127,7 +127,9 @@ class Batcher:
         for sequence in decoding:
             if sequence.status is not SequenceStatus.DECODING:
                 break
-            num_drafts = min(sequence.num_draft_tokens, num_spare_rows, sequence.num_remaining_tokens - 1)
+            num_drafts = sequence.num_draft_tokens
+            if num_drafts:
+                num_drafts = min(num_drafts, num_spare_rows, sequence.num_remaining_tokens - 1)
             if self._make_room(sequence, sequence.num_tokens + num_drafts, preempted):
                 entries.append(_rows(sequence, 1 + num_drafts))
                 num_spare_rows -= num_drafts

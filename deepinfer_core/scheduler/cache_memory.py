@@ -55,10 +55,11 @@ class CacheMemory:
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Let a sequence's blocks hold so many tokens; False, with nothing changed, when there are not enough."""
         missing = blocks_for(num_tokens) - len(sequence.block_ids)
+        if missing <= 0:
+            return True
         if missing > self.blocks.num_free:
             return False
-        if missing > 0:
-            sequence.block_ids += self.blocks.allocate(missing)
+        sequence.block_ids += self.blocks.allocate(missing)
         return True
 
     def release(self, sequence: Sequence) -> None:

@@ -98,7 +98,7 @@ class Scheduler:
         siblings = self._unfinished.get(sequence.request_id, [])
         if any(sibling.index == sequence.index for sibling in siblings):
             raise RequestError(f"request {sequence.request_id!r} is unfinished already; choose another request id")
-        admission.check(sequence, self.config, self._memory)
+        self.check(sequence)
         sequence.arrival = self._num_arrivals
         sequence.max_num_tokens = min(sequence.num_tokens + sequence.max_tokens, self.max_model_len)
         sequence.rank = self._policy.rank(sequence)
@@ -111,7 +111,7 @@ class Scheduler:
         """Raise what :meth:`add` would raise because the sequence could never run.
 
         Raises:
-            RequestError: Its prompt is too long for the limits or the cache.
+            RequestError: Every reason, each with the value, the limit and the remedy.
         """
         admission.check(sequence, self.config, self._memory)
 
@@ -229,10 +229,10 @@ class Scheduler:
         if outcome is None:
             sequence.num_computed_tokens += entry.num_tokens
             return
-        num_new, num_most = len(outcome.token_ids), entry.num_tokens if kind is StepKind.DECODE else 1
-        least = 0 if outcome.finish_reason else 1
-        require(least <= num_new <= num_most, f"{num_new} tokens came from {entry.num_tokens} rows of a sequence")
-        sequence.num_computed_tokens += num_new if kind is StepKind.DECODE else entry.num_tokens
+        num_new, is_decode = len(outcome.token_ids), kind is StepKind.DECODE
+        fewest, most = 0 if outcome.finish_reason else 1, entry.num_tokens if is_decode else 1
+        require(fewest <= num_new <= most, f"{num_new} tokens came from {entry.num_tokens} rows of a sequence")
+        sequence.num_computed_tokens += num_new if is_decode else entry.num_tokens
         sequence.status = SequenceStatus.DECODING
         ending = record_tokens(sequence, outcome)
         if ending:

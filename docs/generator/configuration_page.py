@@ -24,13 +24,21 @@ _INTRODUCTION = """\
 # Configuration
 
 Every choice of a run is a field of a frozen record that is checked when it is made; all problems are reported at once.
-A command-line option wins over the environment; what neither of them says has the default below. The Python API does
-not read the environment. What a model is comes from its checkpoint alone: [checkpoint.md](checkpoint.md)."""
+A later source wins: default, settings file, environment, command line or keyword argument. `LLM.settings` has the
+values and says where each came from. What a model is comes from its checkpoint alone:
+[checkpoint.md](checkpoint.md)."""
 
 _ENGINE = """\
 ## Engine
 
-`LLM(model, **settings)` takes these fields by name; `fallback` may be given as a word."""
+`LLM(model, **settings)` takes these fields by name; `fallback` may be given as a word. A settings file is TOML with the
+same names, and `DEEPINFER_CONFIG` names it:
+
+```toml
+accelerator = "cpu"
+max_num_seqs = 64
+fallback = "decompose"
+```"""
 
 _SCHEDULER = """\
 ## Scheduler
@@ -51,10 +59,8 @@ The variants that `numerics` names; what they are for: [numerics.md](numerics.md
 _ENVIRONMENT = """\
 ## Environment
 
-These names and no others; any other name that begins with `DEEPINFER_` is an error. They are read once, by the command
-line. `DEEPINFER_CONFIG` and `DEEPINFER_CACHE_DIR` are checked, but nothing uses their values yet. Variables of vendors
-(which devices are visible, for one) belong to the backend of that vendor."""
-
+These names and no others; any other name that begins with `DEEPINFER_` is an error. Variables of vendors (which devices
+are visible, for one) belong to the backend of that vendor."""
 
 _COMMANDS = """\
 ## Command line

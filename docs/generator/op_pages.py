@@ -101,11 +101,13 @@ def _check_described(op: Op[..., Any], described: Mapping[str, str]) -> None:
 
 
 def _signature(op: Op[..., Any], function: Callable[..., Any]) -> str:
-    tensors = [f"{t.name}=None" if t.optional else t.name for t in op.tensors]
-    attributes = [a.name if a.required else f"{a.name}={a.default!r}" for a in op.attributes]
+    """The call as a line of Python without types: the table below has them."""
+    signature = inspect.signature(function)
+    defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
+    shown = {n: n if d is inspect.Parameter.empty else f"{n}={d!r}" for n, d in defaults.items()}
+    tensors, attributes = [shown[t.name] for t in op.tensors], [shown[a.name] for a in op.attributes]
     words = ", ".join([*tensors, *(["*", *attributes] if attributes else [])])
-    result = inspect.signature(function).return_annotation
-    return f"{op.name}({words}) -> {result}"
+    return f"{op.name}({words}) -> {signature.return_annotation}"
 
 
 def _tensor_row(op: Op[..., Any], tensor: TensorParameter, described: Mapping[str, str]) -> tuple[str, ...]:

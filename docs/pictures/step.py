@@ -12,9 +12,7 @@ def step_picture() -> str:
     sheet = Sheet(960, 480, "One step: request, plan, inputs, bound graph, sampler, apply")
     sheet.area(10, 10, 940, 130, "engine and scheduler: requests, text, integers", _HOST)
     sheet.area(10, 150, 940, 110, "runtime: integers to tensors and back", _RUNTIME)
-    sheet.area(
-        10, 270, 940, 200, "model graph: ops, bound once, at load", _DEVICE, label_below=True
-    )
+    sheet.area(10, 270, 940, 200, "model graph: ops, bound once, at load", _DEVICE, label_below=True)
     _boxes(sheet)
     _arrows(sheet)
     return sheet.svg()

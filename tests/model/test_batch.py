@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 from torch import Tensor
 
 from deepinfer_core.runtime.model import BoundModel
 from tests.model.compare import assert_same, assert_same_caches
-from tests.model.conftest import random_tokens
+from tests.model.conftest import feed_whole, random_tokens
 from tests.model.driver import Driver
 
 TEXTS = [random_tokens(count, seed=count, below=700) for count in (70, 41, 9, 52)]
@@ -55,6 +56,17 @@ def test_neighbours_order_and_padding_change_nothing(
         for step, (found, expected) in enumerate(zip(logits[i], expected_logits, strict=True)):
             assert_same(found, expected, f"text {i}, step {step}")
         assert_same_caches(rows, expected_rows, f"text {i}")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_padding_beside_the_first_tokens_of_a_sequence_changes_nothing(mini_b: BoundModel, rows: int) -> None:
+    """Padding rows have position 0, which the sequence still needs."""
+    driver, whole = Driver(mini_b, num_slots=1), feed_whole(mini_b, TEXTS[2])
+    sequence = driver.sequence(TEXTS[2])
+
+    found = [driver.feed((sequence, rows), padding=2)[0] for _ in range(len(TEXTS[2]) // rows)]
+
+    assert_same(torch.cat(found), whole.logits[: sequence.length], "from the first token on")
 
 
 def test_padding_writes_to_nobody(mini_b: BoundModel) -> None:

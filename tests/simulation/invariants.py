@@ -33,6 +33,14 @@ def check_plan(plan: StepPlan, scheduler: Scheduler) -> None:
         assert all(entry.sequence.status is SequenceStatus.PREFILLING for entry in plan.entries)
 
 
+def check_in_flight(plan: StepPlan, scheduler: Scheduler) -> None:
+    """A plan while it runs: its memory is nobody else's, even if its sequences have ended."""
+    for entry in plan.entries:
+        assert entry.start + entry.num_tokens <= len(entry.sequence.block_ids) * BLOCK_TOKENS
+        assert all(scheduler._memory.blocks.num_references(block_id) for block_id in entry.sequence.block_ids)
+        assert scheduler._memory.slots.num_references(entry.sequence.state_slot)
+
+
 def check_state(scheduler: Scheduler) -> None:
     """The scheduler between two steps."""
     waiting, running = list(scheduler._batcher.waiting), list(scheduler._batcher.running)

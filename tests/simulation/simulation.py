@@ -15,7 +15,7 @@ from deepinfer_core.scheduler.policy import SchedulingPolicy
 from deepinfer_core.scheduler.scheduler import Scheduler
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 from deepinfer_core.scheduler.step_plan import StepPlan
-from tests.simulation.invariants import check_plan, check_state
+from tests.simulation.invariants import check_in_flight, check_plan, check_state
 from tests.simulation.null_executor import NullExecutor
 from tests.simulation.workload import Arrival
 
@@ -134,10 +134,13 @@ class Simulation:
         outcomes = self._executor.run(plan)
         self._now += 0.5
         self._abort()
+        check_in_flight(plan, self.scheduler)
+        gone = [(e.sequence, e.sequence.num_tokens) for e in plan.entries if e.sequence.is_finished]
         if self.rng.random() < self._troubles.step_fails:
             self.scheduler.cancel(plan)
         else:
             self.scheduler.apply(plan, outcomes)
+        assert all(sequence.num_tokens == num_tokens for sequence, num_tokens in gone)
         self._transfer(plan)
 
     def _transfer(self, plan: StepPlan) -> None:

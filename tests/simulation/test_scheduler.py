@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -38,10 +39,9 @@ class Scenario:
     troubles: Troubles = NO_TROUBLES
 
 
-def config(**knobs: int | bool) -> SchedulerConfig:
+def config(**knobs: Any) -> SchedulerConfig:
     """Budgets of a small engine."""
-    usual: dict[str, int | bool] = {"max_model_len": 1024, "arrivals_per_priority": ARRIVALS_PER_PRIORITY}
-    return SchedulerConfig(**{**usual, **knobs})  # pyright: ignore[reportArgumentType]
+    return SchedulerConfig(max_model_len=1024, arrivals_per_priority=ARRIVALS_PER_PRIORITY, **knobs)
 
 
 SCENARIOS = {

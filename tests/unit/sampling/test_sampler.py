@@ -144,7 +144,7 @@ def test_a_greedy_batch_runs_nothing_but_the_check_and_the_arg_max(binder: Binde
 
     sampler(_logits(2), [_row(temperature=0), _row(temperature=0)])
 
-    assert called == ["_finite_rows", "_greedy"]
+    assert called == ["_finite_rows", "greedy"]
 
 
 def _noting(called: list[str], name: str, run: Any) -> Any:

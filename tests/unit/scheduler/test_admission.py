@@ -37,11 +37,12 @@ def test_prompt_as_long_as_the_model_permits_is_refused_and_one_less_gives_one_t
     assert longest.num_output_tokens == 1
 
 
-def test_limit_of_a_small_cache_refuses_one_request_and_leaves_the_others_alone() -> None:
+@pytest.mark.parametrize("num_prompt_tokens", [128, 129])
+def test_limit_of_a_small_cache_refuses_one_request_and_leaves_the_others_alone(num_prompt_tokens: int) -> None:
     scheduler = make_scheduler(num_blocks=1)
 
-    with pytest.raises(RequestError, match=r"has 129 tokens, but the whole cache \(1 blocks of 128\) leaves it 127"):
-        add(scheduler, "over", num_prompt_tokens=129)
+    with pytest.raises(RequestError, match=r"tokens, but the whole cache \(1 blocks of 128\) leaves it 127"):
+        add(scheduler, "over", num_prompt_tokens=num_prompt_tokens)
     [healthy] = add(scheduler, "healthy", num_prompt_tokens=120)
     while scheduler.has_unfinished:
         step(scheduler)

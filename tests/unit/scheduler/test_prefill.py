@@ -70,6 +70,13 @@ def test_no_more_sequences_are_admitted_than_may_run() -> None:
     assert scheduler.statistics().num_waiting == 1
 
 
+def test_no_more_sequences_are_admitted_than_there_are_state_slots() -> None:
+    scheduler = make_scheduler(max_num_seqs=10)
+    add(scheduler, *"abcdefghi")
+
+    assert len(step(scheduler).entries) == 8
+
+
 def test_whole_prompt_and_the_next_token_have_their_blocks_from_the_first_chunk_on() -> None:
     scheduler = make_scheduler(max_num_batched_tokens=100)
     [sequence] = add(scheduler, "a", num_prompt_tokens=256)

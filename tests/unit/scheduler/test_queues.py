@@ -39,13 +39,14 @@ def test_removing_from_the_middle_leaves_the_others() -> None:
     assert sequences[1] not in queue
 
 
-def test_removing_what_is_not_there_breaks_an_invariant() -> None:
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_removing_what_is_not_there_breaks_an_invariant(rank: int) -> None:
     queue = SortedQueue(by_rank)
-    here, twin = ranked(1, 1)
+    here, other = ranked(1, rank)
     queue.add(here)
 
     with pytest.raises(InternalError, match="is not in the queue"):
-        queue.remove(twin)
+        queue.remove(other)
 
 
 def test_no_deadline_comes_last_and_equal_deadlines_by_arrival() -> None:
