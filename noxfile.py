@@ -37,8 +37,16 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Every test that needs no accelerator, the conformance suites on the CPU included."""
-    session.run("python", "-m", "pytest", "-n", str(WORKERS), *session.posargs, env={"OMP_NUM_THREADS": "1"})
+    """Every test that needs no accelerator, the conformance suites on the CPU included, but for the slow ones."""
+    words = ("-m", "not slow", *session.posargs)
+    workers = ("-n", str(WORKERS), "--dist", "loadfile")
+    session.run("python", "-m", "pytest", *workers, *words, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """The tests that take more than ten seconds each: wide sweeps and long golden prompts."""
+    session.run("python", "-m", "pytest", "-m", "slow", *session.posargs)
 
 
 @nox.session

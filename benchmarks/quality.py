@@ -89,7 +89,11 @@ def _record(args: argparse.Namespace, table: Any, seconds: float, report: Any) -
         "numerics": args.numerics,
         "max_num_seqs": args.max_num_seqs,
         "machine": {"processor": report.device, "threads": torch.get_num_threads(), "system": platform.system()},
-        "versions": {"deepinfer_core": deepinfer_core.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "deepinfer_core": deepinfer_core.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
         "binding": report.as_json(),
         "seconds": round(seconds, 1),
         "tasks": table,

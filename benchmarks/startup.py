@@ -76,7 +76,11 @@ def _record(seconds: dict[str, float]) -> dict[str, Any]:
         "limits_s": LIMITS_S,
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "machine": {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()},
-        "versions": {"deepinfer_core": deepinfer_core.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "deepinfer_core": deepinfer_core.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
     }
 
 

@@ -18,13 +18,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accelerator", metavar="A", help="what to run on: auto (default), or a name from 'deepinfer backends'"
     )
-    parser.add_argument(
-        "--numerics", metavar="N", help="arithmetic: released (default), f32, bf16 or bf16_a8"
-    )
+    parser.add_argument("--numerics", metavar="N", help="arithmetic: released (default), f32, bf16 or bf16_a8")
     parser.add_argument("--fallback", metavar="POLICY", help="strict, decompose or allow_reference (default)")
-    parser.add_argument(
-        "--load-format", metavar="F", help="auto (default), or dummy for random weights"
-    )
+    parser.add_argument("--load-format", metavar="F", help="auto (default), or dummy for random weights")
     parser.add_argument(
         "--max-model-len", type=int, metavar="N", help="longest sequence in tokens (default: the model's)"
     )

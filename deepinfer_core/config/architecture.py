@@ -10,7 +10,7 @@ BLOCK_TOKENS = 128
 """Tokens per cache block (spec attention/04 section 3): one block holds 128 / ratio entries per layer."""
 
 MAX_BACKTRACK_TOKENS = 6
-"""Query rows of one sequence in a step at most, and how far a sequence may be rolled back."""
+"""Query rows of one sequence in a step at most, and how far a sequence may be rolled back (more for longer drafts)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ class AttentionArchitecture:
     compressed_rope_theta: float
     rope_scaling: RopeScaling | None
     fp4_main_cache: bool = True
+    max_backtrack_tokens: int = MAX_BACKTRACK_TOKENS
 
     @property
     def softmax_scale(self) -> float:
@@ -46,7 +47,7 @@ class AttentionArchitecture:
     @property
     def window_ring_rows(self) -> int:
         """Rows of a window ring: the window and what may be rolled back (spec attention/04 section 4)."""
-        return self.sliding_window + MAX_BACKTRACK_TOKENS
+        return self.sliding_window + self.max_backtrack_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

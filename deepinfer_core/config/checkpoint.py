@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from deepinfer_core.config.architecture import (
+    MAX_BACKTRACK_TOKENS,
     AttentionArchitecture,
     DraftArchitecture,
     EngramArchitecture,
@@ -180,10 +181,13 @@ def _build(reading: _Reading) -> ModelArchitecture:
     draft, engram, vision = reading.fields("draft"), reading.fields("engram"), reading.fields("vision")
     candidates_off = {"candidate_blocks": 0, "candidate_block_size": 0}
     draft_experts = experts | reading.fields("draft.experts")
+    longest_step = max(MAX_BACKTRACK_TOKENS, draft["block_size"] + 1) if draft["num_layers"] else MAX_BACKTRACK_TOKENS
     return ModelArchitecture(
         **fields,
         attention=AttentionArchitecture(
-            **reading.fields("attention"), rope_scaling=RopeScaling(**scaling) if scaling else None
+            **reading.fields("attention"),
+            rope_scaling=RopeScaling(**scaling) if scaling else None,
+            max_backtrack_tokens=longest_step,
         ),
         indexer=IndexerArchitecture(**candidates_off | reading.fields("indexer")),
         experts=ExpertArchitecture(**experts),

@@ -71,7 +71,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"DEEPINFER_CONFIG names {path}, which cannot be read: {error.strerror}", "settings") from error
+        reason = f"DEEPINFER_CONFIG names {path}, which cannot be read: {error.strerror}"
+        raise ConfigError(reason, "settings") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}", "settings") from error
 

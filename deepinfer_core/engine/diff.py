@@ -54,12 +54,14 @@ class Comparison:
         allowed: What ``error`` may be at most.
         num_ties: Choices that differ between scores that do not tell them apart.
         first: The first place out of bounds; None when the tensors agree.
+        is_choice: True for integers.
     """
 
     name: str
     error: float
     allowed: float
     num_ties: int = 0
+    is_choice: bool = False
     first: Difference | None = None
 
 
@@ -81,6 +83,11 @@ class TraceDifference:
     def different(self) -> tuple[Comparison, ...]:
         """What is out of bounds, in model order."""
         return tuple(c for c in self.comparisons if c.first is not None)
+
+
+def tolerance_of(*numerics: str) -> float:
+    """The tolerance of the coarsest of these arithmetics that is known; that of ``f32`` without any."""
+    return max((TOLERANCES[name] for name in numerics if name in TOLERANCES), default=TOLERANCES["f32"])
 
 
 def compare_traces(left: Mapping[str, Tensor], right: Mapping[str, Tensor], bound: Bound) -> TraceDifference:
@@ -114,11 +121,6 @@ class _Pair:
         ids = self.left.get("input/ids", self.right.get("input/ids"))
         return align(name, self.left[name], self.right[name], num_positions=0 if ids is None else len(ids))
 
-    def rows_like(self, name: str, rows: Rows) -> Rows | None:
-        """The rows of another tensor at the same positions, if both have all of them."""
-        found = self.rows(name)
-        return None if found is None else found.at(rows.numbers)
-
 
 def _compare(pair: _Pair, name: str, allowed: float) -> Comparison:
     rows = pair.rows(name)
@@ -126,31 +128,35 @@ def _compare(pair: _Pair, name: str, allowed: float) -> Comparison:
         left, right = (f"shape {tuple(side[name].shape)}" for side in (pair.left, pair.right))
         first = Difference(place="every place", left=left, right=right)
         return Comparison(name=name, error=float("inf"), allowed=allowed, first=first)
-    kind, layer = kind_of(name), name.partition(".")[2]
-    if kind == "router_ids":
-        return _compare_sets(rows, allowed, tied=None)
-    if kind == "topk":
-        return _compare_sets(rows, allowed, tied=_tied_selections(pair, rows, layer, allowed))
-    if kind == "argmax":
-        return _compare_integers(rows, allowed, tied=_tied_tokens(rows, pair.rows("logits"), allowed))
-    if kind == "draft_tokens":
-        tied = ~_same_history(rows) | _tied_tokens(rows, pair.rows("draft_logits"), allowed)
-        return _compare_integers(rows, allowed, tied=tied)
-    if not rows.left.is_floating_point():
-        return _compare_integers(rows, allowed, tied=None)
-    return _compare_numbers(_comparable(pair, rows, kind, layer), allowed)
+    if rows.left.is_floating_point():
+        return _compare_numbers(_comparable(pair, rows), allowed)
+    return _compare_choices(rows, _tied(pair, rows, allowed))
 
 
-def _comparable(pair: _Pair, rows: Rows, kind: str, layer: str) -> Rows:
+def _comparable(pair: _Pair, rows: Rows) -> Rows:
     """Router weights in the order of expert ids; draft rows that follow different tokens without a difference."""
-    if kind == "router_weights" and (ids := pair.rows_like(f"router_ids.{layer}", rows)) is not None:
-        return replace(rows, left=rows.left.gather(-1, ids.left.argsort(-1)), right=rows.right.gather(-1, ids.right.argsort(-1)))
+    kind, _, layer = rows.name.partition(".")
+    if kind == "router_weights" and (ids := pair.rows(f"router_ids.{layer}")) is not None:
+        left, right = rows.left.gather(-1, ids.left.argsort(-1)), rows.right.gather(-1, ids.right.argsort(-1))
+        return replace(rows, left=left, right=right)
     if kind in ("draft_logits", "draft_confidence_logits", "draft_confidence"):
         tokens = pair.rows("draft_tokens")
         if tokens is not None and tokens.left.shape == rows.left.shape[:2]:
             followed = _same_history(tokens).reshape(tokens.left.shape + (1,) * (rows.left.ndim - 2))
             return replace(rows, right=torch.where(followed, rows.right, rows.left))
     return rows
+
+
+def _tied(pair: _Pair, rows: Rows, allowed: float) -> Tensor | None:
+    """Choices that scores of both traces leave open; None where there are no scores of the kind."""
+    kind, _, layer = rows.name.partition(".")
+    if kind == "topk":
+        return _tied_selections(rows, pair.rows(f"index_scores.{layer}"), allowed)
+    if kind == "argmax":
+        return _tied_tokens(rows, pair.rows("logits"), allowed)
+    if kind == "draft_tokens":
+        return ~_same_history(rows) | _tied_tokens(rows, pair.rows("draft_logits"), allowed)
+    return None
 
 
 def _compare_numbers(rows: Rows, allowed: float) -> Comparison:
@@ -170,40 +176,36 @@ def _compare_numbers(rows: Rows, allowed: float) -> Comparison:
     return Comparison(name=rows.name, error=worst, allowed=allowed, first=first)
 
 
-def _compare_integers(rows: Rows, allowed: float, *, tied: Tensor | None) -> Comparison:
-    """Every integer is a choice of its own."""
-    differs = rows.left != rows.right
+def _compare_choices(rows: Rows, tied: Tensor | None) -> Comparison:
+    """Integers. A row of selected entries or of experts is one choice, in any order; else every integer is one."""
+    is_set = kind_of(rows.name) in ("topk", "router_ids")
+    left, right = (side.sort(-1).values if is_set else side for side in (rows.left, rows.right))
+    differs = (left != right).any(-1) if is_set else left != right
     wrong = differs if tied is None else differs & ~tied
     first = None
     if wrong.any():
         where = _first(wrong)
-        first = Difference(place=rows.place(where), left=str(rows.left[where].item()), right=str(rows.right[where].item()))
-    return _choices(rows, differs, wrong, allowed, first)
-
-
-def _compare_sets(rows: Rows, allowed: float, *, tied: Tensor | None) -> Comparison:
-    """Every row is a choice: a set of integers, -1 for none."""
-    differs = (rows.left.sort(-1).values != rows.right.sort(-1).values).any(-1)
-    wrong = differs if tied is None else differs & ~tied
-    first = None
-    if wrong.any():
-        where = _first(wrong)
-        left, right = set(rows.left[where].tolist()) - {-1}, set(rows.right[where].tolist()) - {-1}
-        first = Difference(place=rows.place(where), left=_listing(left - right), right=_listing(right - left))
-    return _choices(rows, differs, wrong, allowed, first)
-
-
-def _choices(rows: Rows, differs: Tensor, wrong: Tensor, allowed: float, first: Difference | None) -> Comparison:
+        words = _apart(left[where], right[where]) if is_set else (str(left[where].item()), str(right[where].item()))
+        first = Difference(place=rows.place(where), left=words[0], right=words[1])
     num_wrong = int(wrong.sum())
     num_ties = int(differs.sum()) - num_wrong
-    return Comparison(name=rows.name, error=float(num_wrong), allowed=0.0, num_ties=num_ties, first=first)
+    return Comparison(name=rows.name, error=num_wrong, allowed=0, num_ties=num_ties, first=first, is_choice=True)
 
 
-def _tied_selections(pair: _Pair, rows: Rows, layer: str, allowed: float) -> Tensor:
-    """Rows whose two selections are equally good: by the scores of either trace, every selected entry is at least as
-    high as every other one, up to the tolerance."""
+def _apart(left: Tensor, right: Tensor) -> tuple[str, str]:
+    """What either set has that the other lacks."""
+    sets = [set(side.tolist()) - {-1} for side in (left, right)]
+    only = (sets[0] - sets[1], sets[1] - sets[0])
+    words = [", ".join(map(str, sorted(numbers))) or "nothing" for numbers in only]
+    return words[0], words[1]
+
+
+def _tied_selections(rows: Rows, scores: Rows | None, allowed: float) -> Tensor:
+    """Rows whose two selections are equally good.
+
+    By the scores of the other trace, every selected entry is at least as high as every other one, up to the tolerance.
+    """
     tied = torch.zeros(len(rows.numbers), dtype=torch.bool)
-    scores = pair.rows(f"index_scores.{layer}")
     for row, number in enumerate(rows.numbers):
         own = scores.at([number]) if scores is not None else None
         if own is not None:
@@ -230,7 +232,10 @@ def _tied_tokens(rows: Rows, logits: Rows | None, allowed: float) -> Tensor:
     if found is None or found.left.shape[:-1] != rows.left[known].shape:
         return tied
     pairs = torch.stack((rows.left[known], rows.right[known]), -1).long()
-    gaps = [side.gather(-1, pairs).diff(dim=-1).squeeze(-1).abs() <= allowed * side.abs().amax(-1) for side in (found.left, found.right)]
+    gaps = [
+        side.gather(-1, pairs).diff(dim=-1).squeeze(-1).abs() <= allowed * side.abs().amax(-1)
+        for side in (found.left, found.right)
+    ]
     tied[known] = gaps[0] & gaps[1]
     return tied
 
@@ -244,7 +249,3 @@ def _same_history(tokens: Rows) -> Tensor:
 
 def _first(wrong: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in wrong.nonzero()[0])
-
-
-def _listing(numbers: set[int]) -> str:
-    return ", ".join(map(str, sorted(numbers))) or "nothing"

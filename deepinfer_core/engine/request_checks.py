@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Iterable
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.engine.bad_words import bad_word_tokens
@@ -74,8 +74,7 @@ def check_order(priority: Any, timeout_s: Any) -> None:
     problems: list[str] = []
     if not _is_whole(priority):
         problems.append(f"priority={reprlib.repr(priority)} must be a whole number; lower ones are served first")
-    is_number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
-    if timeout_s is not None and not (is_number and 0 < timeout_s < math.inf):
+    if timeout_s is not None and not (_is_number(timeout_s) and 0 < timeout_s < math.inf):
         problems.append(f"timeout_s={reprlib.repr(timeout_s)} must be a number of seconds above 0, or None for none")
     if problems:
         raise RequestError(describe("request", problems))
@@ -91,4 +90,8 @@ def _check_without_tokenizer(params: SamplingParams) -> None:
 
 
 def _is_whole(value: Any) -> bool:
-    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    return type(value) is int or (not isinstance(value, bool) and isinstance(value, Integral))
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float)

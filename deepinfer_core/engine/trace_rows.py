@@ -44,6 +44,7 @@ _AFTER = (
 )
 _PER_ENTRY = ("compressed_kv", "index_keys")
 _PER_POSITION = {*_BEFORE, *_IN_LAYER, "features", "final_hidden", "logits", "argmax"} - {*_PER_ENTRY}
+_ALWAYS_WHOLE = {*_BEFORE, "argmax"}
 _KEPT_ENTRIES = 16
 """Entries that a golden file of a long prompt keeps of each end."""
 
@@ -119,9 +120,17 @@ def align(name: str, left: Tensor, right: Tensor, *, num_positions: int) -> Rows
         left, right = left.unsqueeze(0), right.unsqueeze(0)
     num_left, num_right = len(left), len(right)
     kept, longest = min(num_left, num_right), max(num_left, num_right)
+    if kept != longest and kind in _ALWAYS_WHOLE:
+        return None
     if kind in _PER_POSITION:
         end = max(num_positions, longest)
-        return Rows(name=name, left=left[num_left - kept :], right=right[num_right - kept :], word="position", numbers=tuple(range(end - kept, end)))
+        return Rows(
+            name=name,
+            left=left[num_left - kept :],
+            right=right[num_right - kept :],
+            word="position",
+            numbers=tuple(range(end - kept, end)),
+        )
     if kind in _PER_ENTRY:
         return _align_entries(name, left, right, kept, longest)
     if kind == "greedy":

@@ -72,9 +72,9 @@ def cache_layout(architecture: ModelArchitecture, *, wide_bytes: int = 4) -> Cac
     )
 
 
-def compressor_ring_rows(ratio: int) -> int:
+def compressor_ring_rows(ratio: int, max_backtrack_tokens: int = MAX_BACKTRACK_TOKENS) -> int:
     """Rows of a compressor ring: one open group and what may be rolled back (spec attention/02 section 2)."""
-    return ratio + MAX_BACKTRACK_TOKENS - 1
+    return ratio + max_backtrack_tokens - 1
 
 
 _Rows = tuple[str, int, str, int, int]
@@ -104,7 +104,15 @@ def _slot_rows(architecture: ModelArchitecture) -> list[_Rows]:
     for layer in architecture.kv_source_layers:
         ratio = architecture.compress_ratios[layer]
         if ratio > 1:
-            rows.append(("compressor", layer, "", attention.head_dim, compressor_ring_rows(ratio)))
+            rows.append(
+                (
+                    "compressor",
+                    layer,
+                    "",
+                    attention.head_dim,
+                    compressor_ring_rows(ratio, attention.max_backtrack_tokens),
+                )
+            )
     return rows
 
 

@@ -32,7 +32,7 @@ class NullInfo:
         """Usable wherever torch is installed."""
         if importlib.util.find_spec("torch") is None:
             return ProbeResult(usable=False, reason="torch is not installed")
-        return ProbeResult(usable=True, reason="moves rows, runs everything else by reference; for tests, and to be copied", device_count=1)
+        return ProbeResult(usable=True, reason="runs nearly everything by reference; to be copied", device_count=1)
 
     def prepare_process(self) -> Mapping[str, str]:
         """Nothing to set."""

@@ -7,7 +7,6 @@ import platform
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -32,16 +31,21 @@ class HostDevice:
     def torch_device(self) -> torch.device:
         return torch.device("cpu")
 
-    @cached_property
+    def __init__(self) -> None:
+        self._facts: Mapping[str, str] | None = None
+
+    @property
     def facts(self) -> Mapping[str, str]:
         """Architecture ``x86`` or ``arm``, processor name, memory, and cores that this process may use."""
-        machine = platform.machine().lower()
-        return {
-            "architecture": _ARCHITECTURES.get(machine, machine),
-            "name": _processor_name() or machine,
-            "memory_bytes": str(self.memory().total_bytes),
-            "compute_units": str(_num_cores()),
-        }
+        if self._facts is None:
+            machine = platform.machine().lower()
+            self._facts = {
+                "architecture": _ARCHITECTURES.get(machine, machine),
+                "name": _processor_name() or machine,
+                "memory_bytes": str(self.memory().total_bytes),
+                "compute_units": str(_num_cores()),
+            }
+        return self._facts
 
     def memory(self) -> MemoryInfo:
         """Memory of the machine; what cannot be told free counts as free."""

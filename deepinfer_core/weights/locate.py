@@ -21,7 +21,7 @@ Download = Callable[[str], str]
 
 
 def download_snapshot(hub_id: str, cache_dir: str = "") -> str:
-    """Bring the files of a hub repository to a cache folder, the hub library's own by default; offline, find them there."""
+    """Bring a hub repository's files to a cache folder (the hub library's own by default); offline, find them there."""
     import huggingface_hub
 
     folder = cache_dir or None

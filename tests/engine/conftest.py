@@ -1,13 +1,49 @@
-"""One open tiny model for the tests of this folder."""
+"""One open tiny model for the tests of this folder, and engines of their own over it."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from deepinfer_core import LLM
+from deepinfer_core import LLM, EngineConfig
+from deepinfer_core.engine.engine import Engine
+from deepinfer_core.engine.opening import OpenedModel, open_model
+
+MakeEngine = Callable[..., Engine]
 
 
 @pytest.fixture(scope="session")
 def llm() -> Iterator[LLM]:
     with LLM("tiny", accelerator="cpu", max_num_seqs=8) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def opened(llm: LLM) -> OpenedModel:
+    """The model of ``llm`` without its engine."""
+    return llm._opened.opened
+
+
+@pytest.fixture(scope="session")
+def opened_f32() -> OpenedModel:
+    """The tiny model in float32, where one more row in a step moves no rounding."""
+    return open_model("tiny", accelerator="cpu", numerics="f32")
+
+
+@pytest.fixture
+def make_engine(opened: OpenedModel) -> MakeEngine:
+    """Makes engines over the tiny model; settings are those of the configuration."""
+
+    def make(model: OpenedModel = opened, **settings: object) -> Engine:
+        limits = {"max_num_seqs": 8, "max_model_len": 512, **settings}
+        wrap = limits.pop("wrap_executor", None)
+        clock = {"clock": limits.pop("clock")} if "clock" in limits else {}
+        return Engine(model, EngineConfig(model="tiny", **limits), wrap_executor=wrap, **clock)
+
+    return make
+
+
+def question(text: str) -> str:
+    """A question in the chat format of the tiny model."""
+    return f"<｜begin▁of▁sentence｜><｜User｜>{text}<｜Assistant｜></think>"

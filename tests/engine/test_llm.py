@@ -1,7 +1,6 @@
 """The offline API on the tiny model: answers, order, sampling, errors, streaming."""
 
 import pytest
-import torch
 
 from deepinfer_core import LLM, SamplingParams
 from deepinfer_core.errors import ConfigError, RequestError, UnsupportedByBackend
@@ -142,30 +141,6 @@ def test_one_error_names_every_bad_request_and_nothing_runs(llm: LLM) -> None:
     assert not llm._engine.has_unfinished
 
 
-def test_a_row_that_is_not_finite_fails_alone(llm: LLM) -> None:
-    engine = llm._engine
-    logits = engine._executor.logits
-    poisoned = {"count": 0}
-
-    def spoil_first_row(hidden: torch.Tensor) -> torch.Tensor:
-        made = logits(hidden).clone()
-        if len(made) == 3 and not poisoned["count"]:
-            poisoned["count"] = 1
-            made[1] = float("nan")
-        return made
-
-    engine._executor.logits = spoil_first_row  # type: ignore[method-assign]
-    try:
-        prompts = [question("Compute 60 + 15."), question("Copy this: owl"), question("Copy this: fox")]
-        outputs = llm.generate(prompts, GREEDY)
-    finally:
-        engine._executor.logits = logits  # type: ignore[method-assign]
-
-    assert [o.outputs[0].finish_reason for o in outputs] == ["stop", "error", "stop"]
-    assert "not finite" in outputs[1].outputs[0].error
-    assert outputs[0].outputs[0].text == "75"
-
-
 def test_two_engines_with_other_settings_live_side_by_side(llm: LLM) -> None:
     with LLM("tiny", accelerator="cpu", numerics="f32", max_model_len=256, max_num_seqs=2) as other:
         texts = [engine.generate(question("Compute 60 + 15."), GREEDY)[0].outputs[0].text for engine in (llm, other)]
@@ -194,7 +169,7 @@ def test_wrong_settings_are_refused_in_words(settings: dict[str, object], match:
 
 
 def test_dummy_weights_generate_without_a_tokenizer(tmp_path, llm: LLM) -> None:
-    config = llm._opened.folder / "config.json"
+    config = llm._opened.opened.folder / "config.json"
     (tmp_path / "config.json").write_text(config.read_text())
 
     with LLM(str(tmp_path), accelerator="cpu", load_format="dummy", max_num_seqs=2, max_model_len=256) as dummy:

@@ -12,10 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.backend.interface import Implementation, OpTable
 from deepinfer_core.dtypes import FORMATS
@@ -25,6 +22,9 @@ from deepinfer_core.ops.quantize.quantize import quantize
 from deepinfer_core.ops.quantize.rounding import dequantize_values, quantize_rows
 from deepinfer_core.ops.rotary.apply_rotary import apply_rotary
 from deepinfer_core.reference.backend import CpuBackend
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NOISE = 2e-6
 """Of a value about to be rounded, in units of the largest one of its row. Float32 runs were seen to part by 1e-6."""

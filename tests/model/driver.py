@@ -137,7 +137,10 @@ class Driver:
                 entries = torch.arange(sequence.length * cache.rows_per_block // BLOCK_TOKENS)
                 blocks = torch.tensor(sequence.blocks)[entries // cache.rows_per_block]
                 yield f"{kind}.{layer}", cache, _flat(cache, blocks, entries)
-        for kind, rings, reach in (("window", self.caches.window, window - 1), ("draft_window", self.caches.draft_window, window)):
+        for kind, rings, reach in (
+            ("window", self.caches.window, window - 1),
+            ("draft_window", self.caches.draft_window, window),
+        ):
             positions = torch.arange(max(sequence.length - reach, 0), sequence.length)
             for layer, ring in rings.items():
                 yield f"{kind}.{layer}", ring, _flat(ring, torch.full_like(positions, sequence.slot), positions)

@@ -19,7 +19,9 @@ STEPS = [(1, 2, 6, 3), (3, 1, 1, 2), (1, 4, 1, 1)]
 """Decode rows of each text per step."""
 
 
-def run(model: BoundModel, members: list[int], padding: int = 0) -> tuple[dict[int, list[Tensor]], list[dict[str, Tensor]]]:
+def run(
+    model: BoundModel, members: list[int], padding: int = 0
+) -> tuple[dict[int, list[Tensor]], list[dict[str, Tensor]]]:
     """Logits by text and step of some of the texts together; what the caches hold of the members afterwards."""
     driver = Driver(model, num_slots=len(members))
     sequences = [driver.sequence(TEXTS[i]) for i in members]

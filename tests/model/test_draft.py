@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +14,10 @@ from deepinfer_core.runtime.batch import int32_row
 from deepinfer_core.runtime.executor import Drafts
 from deepinfer_core.runtime.model import BoundModel
 from tests.model.compare import assert_same, assert_same_caches, differs
-from tests.model.conftest import IMAGES, Whole, feed_whole
+from tests.model.configs import dummy_model
+from tests.model.conftest import IMAGES, Whole, feed_whole, random_tokens
 from tests.model.driver import POISON, Driver, FedSequence
+from tests.model.schedules import next_verification
 
 WINDOW, BLOCK, NOISE = 32, 4, 709
 ANCHOR = 17
@@ -57,21 +61,22 @@ def test_the_oldest_context_key_matters(mini_b: BoundModel, prompt: list[int]) -
 def test_earlier_drafts_and_rejected_rows_leave_no_trace(
     mini_b: BoundModel, prompt: list[int], whole: dict[int, Whole]
 ) -> None:
-    driver, fresh = Driver(mini_b), Driver(mini_b)
+    driver, fresh, chance = Driver(mini_b), Driver(mini_b), random.Random(0)
     used, clean = driver.sequence(prompt, IMAGES), fresh.sequence(prompt, IMAGES)
     driver.feed((used, 29), prefill=True)
 
     for accepted in (0, 3, 1, 0, 2, 3, 3):
         driver.draft((used, prompt[used.length]))
-        true = prompt[used.length + 1 : used.length + 1 + accepted]
-        driver.speculate((used, true + [(t + 1) % 700 for t in prompt[used.length + 1 + accepted :][: 3 - accepted]], accepted))
+        plan = next_verification(used, chance, BLOCK, accepted)
+        driver.speculate((used, plan.drafts, plan.accepted))
         driver.draft((used, 5))
 
         fresh.feed((clean, used.length - clean.length), prefill=True)
-        where = f"after {used.length} tokens"
-        assert_same_drafts(driver.draft((used, ANCHOR)), fresh.draft((clean, ANCHOR)), where)
+        assert_same_drafts(
+            driver.draft((used, ANCHOR)), fresh.draft((clean, ANCHOR)), f"anchor behind {used.length} tokens"
+        )
     driver.feed((used, 1))
-    assert_same_caches(driver.cached(used), whole[used.length].cached, "the block's keys are overwritten or out of reach")
+    assert_same_caches(driver.cached(used), whole[used.length].cached, "drafts were overwritten")
 
 
 def test_context_keys_by_decode_equal_those_by_prefill(
@@ -142,6 +147,23 @@ def test_padding_requests_change_neither_drafts_nor_rings(mini_b: BoundModel, pr
     live = driver.cached(sequence)["draft_window.0"]
     driver.caches.slot_pool.copy_(before)
     assert_same(live, driver.cached(sequence)["draft_window.0"], "context keys")
+
+
+def test_a_model_with_a_long_block_drafts_and_verifies_all_of_it(tmp_path: Path) -> None:
+    """Nine rows in a step and a block of eight: more than the released model ever needs."""
+    model, text = dummy_model(tmp_path, {"dspark_block_size": 8}), random_tokens(48, seed=2)
+    whole, driver = feed_whole(model, text), Driver(model)
+    sequence = driver.sequence(text)
+    driver.feed((sequence, 30), prefill=True)
+
+    for accepted in (0, 8, 3):
+        start, before = sequence.length, driver.cached(sequence)
+        driver.draft((sequence, text[start]))
+        assert_same_caches(driver.cached(sequence), before, "drafting damages no context key")
+        wrong = [(t + 1) % 250 for t in text[start + 1 + accepted : start + 9]]
+        (kept,) = driver.speculate((sequence, text[start + 1 : start + 1 + accepted] + wrong, accepted))
+
+        assert_same(kept, whole.logits[start : sequence.length], f"{accepted} of 8 drafts accepted")
 
 
 def _block(sequence: FedSequence, ids: list[int]) -> DraftInputs:

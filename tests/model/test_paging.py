@@ -73,7 +73,7 @@ def test_a_full_shared_block_is_never_written_again(mini_b: BoundModel) -> None:
     driver.feed((sequence, BLOCK_TOKENS), prefill=True)
     before = driver.caches.block_pool[3].clone()
 
-    driver.speculate((sequence, TEXT[129:131] + [7, 8, 9], 2))
+    driver.speculate((sequence, [*TEXT[129:131], 7, 8, 9], 2))
     driver.speculate((sequence, [7, 8, 9, 10, 11], 0))
     driver.feed((sequence, 100), prefill=True)
 

@@ -28,7 +28,7 @@ def test_accepted_rows_equal_single_steps(
         assert_same_caches(driver.cached(sequence), whole[sequence.length].cached, f"after {sequence.length} tokens")
 
 
-@pytest.mark.parametrize(("rows", "accepted"), [(6, 0), (6, 1), (6, 4), (2, 0), (0, -1)], ids=str)
+@pytest.mark.parametrize(("rows", "accepted"), [(6, 0), (6, 1), (6, 4), (0, -1)], ids=str)
 def test_rejected_rows_leave_no_trace(
     mini_b: BoundModel, prompt: list[int], whole: dict[int, Whole], rows: int, accepted: int
 ) -> None:

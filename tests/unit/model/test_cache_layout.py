@@ -91,7 +91,7 @@ def test_blocks_hold_128_tokens_each(released: ModelArchitecture, tokens: int, b
     assert cache_layout(released).blocks_for(tokens) == blocks
 
 
-@pytest.mark.parametrize("block_size", [1, 5])
+@pytest.mark.parametrize("block_size", [1, 5, 6, 8, 32])
 def test_rings_hold_what_a_step_with_a_whole_draft_writes(block_size: int) -> None:
     """Window and draft block side by side; a verification step of the sampled token and every draft."""
     config = json.loads(CONFIG.read_text())

@@ -109,14 +109,31 @@ def test_prompt_rows_and_decode_rows_of_the_same_keys_agree(context_format: str)
     rows = {name: load(torch.arange(90, dtype=torch.int32), made[name], out="f64") for name in ("window", "context")}
 
     decoded = sparse_decode(
-        QUERY, made["window"], made["window_slots"], SINK.float(), made["context"], made["context_slots"], out="f64", **WIDE
+        QUERY,
+        made["window"],
+        made["window_slots"],
+        SINK.float(),
+        made["context"],
+        made["context_slots"],
+        out="f64",
+        **WIDE,
     )
     prompt = sparse_prefill(
-        QUERY, rows["window"], made["window_slots"], SINK.float(), rows["context"], made["context_slots"], out="f64", **WIDE
+        QUERY,
+        rows["window"],
+        made["window_slots"],
+        SINK.float(),
+        rows["context"],
+        made["context_slots"],
+        out="f64",
+        **WIDE,
     )
 
     close(decoded, prompt)
-    keys = [torch.cat([rows[n][made[f"{n}_slots"][r][made[f"{n}_slots"][r] >= 0].long()] for n in rows]) for r in range(ROWS)]
+    keys = [
+        torch.cat([rows[n][made[f"{n}_slots"][r][made[f"{n}_slots"][r] >= 0].long()] for n in rows])
+        for r in range(ROWS)
+    ]
     for row in range(ROWS):
         alone = attend(QUERY[row : row + 1], keys[row][None], torch.ones(1, len(keys[row])) > 0, SINK.float(), **WIDE)
         close(decoded[row : row + 1], alone)

@@ -55,7 +55,9 @@ def expected_rows() -> Tensor:
     """The definition, channel by channel, in double precision; zeros where no pair closes."""
     rows = torch.zeros(LENGTH, WIDTH, dtype=torch.float64)
     for odd in range(1, LENGTH, 2):
-        first, second = (GATE[odd - 1 : odd + 1].double().exp() / GATE[odd - 1 : odd + 1].double().exp().sum(0)).unbind()
+        first, second = (
+            GATE[odd - 1 : odd + 1].double().exp() / GATE[odd - 1 : odd + 1].double().exp().sum(0)
+        ).unbind()
         rows[odd] = first * VALUE[odd - 1].double() + second * VALUE[odd].double()
     return rows
 
@@ -100,7 +102,7 @@ def test_several_rows_with_rejections_equal_the_whole() -> None:
 
 
 def test_a_ring_shorter_than_the_longest_step_fails() -> None:
-    """This op reads the ring before it writes it, so that six rows would do; the seventh is for those that store first."""
+    """This op reads the ring before it writes, so that six rows would do; the seventh is for those that store first."""
     assert all(run_with_rejections(empty_ring(MAX_BACKTRACK_TOKENS), random.Random(seed)) for seed in range(30))
     assert not all(run_with_rejections(empty_ring(MAX_BACKTRACK_TOKENS - 1), random.Random(seed)) for seed in range(30))
 

@@ -117,5 +117,3 @@ def test_a_compressor_ring_serves_both_orders_of_store_and_read(store_first: boo
     assert compressor_ring_rows(2) == 7
     assert pair_survives(shortest, store_first)
     assert not pair_survives(shortest - 1, store_first)
-
-

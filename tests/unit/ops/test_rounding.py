@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 import torch
@@ -108,7 +109,7 @@ def test_second_fp8_rounding_may_change_bytes_but_no_value() -> None:
 
 
 def test_fp8_values_round_to_the_nearest_even_code_and_saturate() -> None:
-    halves = torch.tensor([float((a + b) / 2) for a, b in zip(E4M3, E4M3[1:], strict=False)])
+    halves = torch.tensor([float((a + b) / 2) for a, b in pairwise(E4M3)])
     generator = torch.Generator().manual_seed(3)
     x = torch.cat((halves, torch.randn(500, generator=generator) * 40, torch.tensor([448.0, 464.0, 500.0, 1e9])))
 

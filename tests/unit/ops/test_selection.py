@@ -99,7 +99,9 @@ def test_wide_scores_are_weighed_sums_of_positive_dot_products() -> None:
     scores = index_scores(**made, score_mode="wide")
 
     every = dequantize_values(_all_records(keys), torch.float64)
-    for row, (sequence, visible) in enumerate(zip(made["row_sequence"].tolist(), made["visible"].tolist(), strict=True)):
+    for row, (sequence, visible) in enumerate(
+        zip(made["row_sequence"].tolist(), made["visible"].tolist(), strict=True)
+    ):
         own = torch.cat([every[block] for block in made["block_table"][sequence].tolist()])[:visible]
         expected = (torch.relu(own @ query[row].T) * made["head_weights"][row]).sum(-1)
         torch.testing.assert_close(scores[row, :visible], expected, rtol=1e-12, atol=1e-12)
@@ -196,7 +198,9 @@ def test_selection_within_candidates_is_the_dense_one_over_their_entries() -> No
     scores = index_scores(**made, score_mode="fma_chain")
     _, candidates = selection(made)
 
-    found = select_within_candidates(**made, candidates=candidates, score_mode="fma_chain", k=K, candidate_block_size=BLOCK)
+    found = select_within_candidates(
+        **made, candidates=candidates, score_mode="fma_chain", k=K, candidate_block_size=BLOCK
+    )
 
     pruned = 0
     for row, visible in enumerate(made["visible"].tolist()):
@@ -211,6 +215,8 @@ def test_candidates_that_cover_everything_change_nothing() -> None:
     made = inputs()
     entries, candidates = selection(made, candidate_blocks=SIZES["J"] * SIZES["P"] // BLOCK)
 
-    within = select_within_candidates(**made, candidates=candidates, score_mode="fma_chain", k=K, candidate_block_size=BLOCK)
+    within = select_within_candidates(
+        **made, candidates=candidates, score_mode="fma_chain", k=K, candidate_block_size=BLOCK
+    )
 
     assert torch.equal(within, entries)

@@ -14,7 +14,7 @@ from torch import Tensor
 from deepinfer_core.backend.binding import Binder
 from deepinfer_core.errors import InternalError
 from deepinfer_core.runtime.sampler import SampledToken, Sampler
-from deepinfer_core.runtime.sampling_tensors import SamplingRow
+from deepinfer_core.runtime.sampling_tensors import SamplingRow, completion_seed
 from deepinfer_core.sampling_params import SamplingParams
 
 VOCAB, EOS = 50, 1
@@ -26,10 +26,20 @@ def sampler(binder: Binder) -> Sampler:
 
 
 def _row(
-    seed: int = 0, position: int = 5, output: Sequence[int] = (), prompt: Sequence[int] = (), **params: Any
+    seed: int = 0,
+    position: int = 5,
+    output: Sequence[int] = (),
+    prompt: Sequence[int] = (),
+    bad_words: Sequence[Sequence[int]] = (),
+    **params: Any,
 ) -> SamplingRow:
     return SamplingRow(
-        params=SamplingParams(**params), seed=seed, position=position, output_token_ids=output, prompt_token_ids=prompt
+        params=SamplingParams(**params),
+        seed=seed,
+        position=position,
+        output_token_ids=output,
+        prompt_token_ids=prompt,
+        bad_words=bad_words,
     )
 
 
@@ -177,6 +187,49 @@ def test_bias_moves_and_allowed_tokens_bound_the_choice(sampler: Sampler) -> Non
     assert ids[0] == 31
     assert ids[1] in {49, 32, 7}
     assert ids[2] == logits[2].argmax()
+
+
+@pytest.mark.parametrize(
+    ("output", "chosen"),
+    [((), 21), ((7,), 21), ((8,), 20), ((7, 8), 22), ((7, 8, 9), 21), ((1, 7, 8), 22)],
+)
+def test_the_last_token_of_a_bad_word_is_forbidden_behind_the_others(
+    sampler: Sampler, output: tuple[int, ...], chosen: int
+) -> None:
+    """Bad words are ``8 21`` and ``7 8 20``; 21 is the likeliest token, then 20, then 22."""
+    logits = torch.zeros(1, VOCAB)
+    logits[0, [20, 21, 22]] = torch.tensor([2.0, 3.0, 1.0])
+
+    rows = [_row(temperature=0, output=list(output), bad_words=((8, 21), (7, 8, 20)))]
+
+    assert _ids(sampler, logits, rows) == [chosen]
+
+
+def test_a_bad_word_of_one_token_never_comes_whatever_the_bias(sampler: Sampler) -> None:
+    rows = [_row(seed=seed, logit_bias={31: 100}, bad_words=((31,),)) for seed in range(50)]
+
+    assert 31 not in _ids(sampler, _logits(50), rows)
+
+
+def test_known_tokens_are_scored_and_rows_that_are_not_finite_give_nothing(sampler: Sampler) -> None:
+    logits = _logits(3)
+    logits[1, 3] = math.nan
+
+    scores = sampler.score(logits, [4, 5, 6], 2)
+
+    expected = logits.log_softmax(-1)
+    best = logits[2].argsort(descending=True)[:2].tolist()
+    assert scores[1] == {}
+    assert list(scores[2]) == list(dict.fromkeys([6, *best]))
+    assert scores[0][4].logprob == pytest.approx(expected[0, 4].item(), abs=1e-5)
+
+
+def test_completions_of_a_request_draw_with_seeds_of_their_own() -> None:
+    seeds = {completion_seed(seed, index) for seed in range(50) for index in range(128)}
+
+    assert len(seeds) == 50 * 128
+    assert completion_seed(7, 0) == 7
+    assert completion_seed(2**64 - 1, 127) < 2**64
 
 
 def test_penalties_read_the_history_of_their_own_row(sampler: Sampler) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deepinfer_core.errors import RequestError
-from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.sampling_params import RequestOutputKind, SamplingParams
 
 
 def test_defaults_are_those_of_vllm() -> None:
@@ -22,6 +22,9 @@ def test_defaults_are_those_of_vllm() -> None:
     assert (params.max_tokens, params.min_tokens, params.seed, params.logprobs) == (16, 0, None, None)
     assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.0, 0.0, 1.0)
     assert (params.stop, params.stop_token_ids, params.logit_bias, params.allowed_token_ids) == ((), (), {}, None)
+    assert (params.n, params.bad_words, params.prompt_logprobs) == (1, (), None)
+    assert (params.detokenize, params.skip_special_tokens, params.include_stop_str_in_output) == (True, True, False)
+    assert params.output_kind is RequestOutputKind.CUMULATIVE
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,18 @@ def test_defaults_are_those_of_vllm() -> None:
         ("stop_token_ids", [-1], "token ids"),
         ("stop_token_ids", 5, "token ids"),
         ("logprobs", -1, "from 0 to 1000"),
+        ("prompt_logprobs", 1001, "from 0 to 1000"),
+        ("prompt_logprobs", True, "integer"),
+        ("n", 0, "from 1 to 128"),
+        ("n", 129, "from 1 to 128"),
+        ("bad_words", [""], "none of them empty"),
+        ("bad_words", ["a", "  "], "visible characters"),
+        ("bad_words", ["\ud800"], "half surrogate pair"),
+        ("detokenize", None, "True or False"),
+        ("skip_special_tokens", "yes", "True or False"),
+        ("include_stop_str_in_output", 0, "True or False"),
+        ("output_kind", "all", "cumulative, delta, final"),
+        ("output_kind", 1, "one of"),
         ("presence_penalty", 2.5, "at most 2"),
         ("frequency_penalty", -2.5, "at least -2"),
         ("repetition_penalty", 0.0, "above 0"),
@@ -71,6 +86,43 @@ def test_all_problems_are_reported_together() -> None:
 def test_more_minimum_than_maximum_tokens_is_refused() -> None:
     with pytest.raises(RequestError, match="min_tokens=9 is more than max_tokens=4"):
         SamplingParams(min_tokens=9, max_tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"stop": "x", "detokenize": False}, "stop looks for texts, but detokenize=False"),
+        ({"n": 3, "temperature": 0}, "one completion 3 times"),
+        ({"min_tokens": 17}, "min_tokens=17 is more than max_tokens=16"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        SamplingParams(**fields)
+
+
+def test_contradictions_are_listed_with_everything_else() -> None:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(top_p=3, n=2, temperature=0, min_tokens=5, max_tokens=4, stop="x", detokenize=False)
+
+    assert "4 problems" in str(caught.value)
+
+
+def test_a_field_that_cannot_be_read_contradicts_nothing() -> None:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(max_tokens="many", min_tokens=5)
+
+    assert str(caught.value).count("max_tokens") == 1
+    assert "min_tokens" not in str(caught.value)
+
+
+def test_ten_thousand_stop_texts_are_taken() -> None:
+    assert len(SamplingParams(stop=[f"stop {number}" for number in range(10_000)]).stop) == 10_000
+
+
+def test_kinds_of_output_have_the_names_of_vllm() -> None:
+    assert SamplingParams(output_kind=RequestOutputKind.DELTA) == SamplingParams(output_kind="delta")
+    assert SamplingParams(output_kind="final").output_kind is RequestOutputKind.FINAL_ONLY
 
 
 def test_words_of_deepinfer_are_accepted() -> None:
