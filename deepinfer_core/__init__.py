@@ -11,14 +11,16 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from deepinfer_core.config.engine import EngineConfig
+    from deepinfer_core.engine.async_llm import AsyncLLM
     from deepinfer_core.llm import LLM
     from deepinfer_core.outputs import CompletionOutput, RequestOutput
     from deepinfer_core.sampling_params import SamplingParams
 
-__all__ = ["LLM", "CompletionOutput", "EngineConfig", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "EngineConfig", "RequestOutput", "SamplingParams", "__version__"]
 
 _HOMES = {
     "LLM": "deepinfer_core.llm",
+    "AsyncLLM": "deepinfer_core.engine.async_llm",
     "CompletionOutput": "deepinfer_core.outputs",
     "EngineConfig": "deepinfer_core.config.engine",
     "RequestOutput": "deepinfer_core.outputs",

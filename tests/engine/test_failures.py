@@ -170,11 +170,12 @@ def test_ctrl_c_during_generate_aborts_and_leaves_the_model_clean() -> None:
     with LLM("tiny", accelerator="cpu", max_model_len=512, max_num_seqs=4) as own:
         endless = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)
         free = own.statistics().num_free_blocks
+        prompts = [question("Tell a story about a zebra named Anton.")] * 3
         presser = threading.Thread(target=press_ctrl_c_while_running, args=(own,))
+        presser.start()
 
         with pytest.raises(KeyboardInterrupt):
-            presser.start()
-            own.generate([question("Tell a story about a zebra named Anton.")] * 3, endless, use_tqdm=False)
+            own.generate(prompts, endless, use_tqdm=False)
 
         presser.join()
         assert (own.statistics().num_unfinished_requests, own.statistics().num_free_blocks) == (0, free)

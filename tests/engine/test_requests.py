@@ -34,14 +34,14 @@ def test_completions_come_in_the_order_of_their_indices_with_draws_of_their_own(
 
 
 def test_a_request_is_finished_when_its_last_completion_is(llm: LLM, make_engine: MakeEngine) -> None:
-    params = SamplingParams(n=4, temperature=2.0, seed=3, max_tokens=20, stop=["a", "e"])
+    params = SamplingParams(n=4, temperature=1.5, seed=3, max_tokens=8)
 
     records = run(make_engine(max_num_seqs=2), llm.encode(STORY), params)
 
     assert [record.finished for record in records].count(True) == 1
     assert records[-1].finished
-    assert {completion.finish_reason for completion in records[-1].outputs} <= {"stop", "length"}
-    assert len({len(completion.token_ids) for completion in records[-1].outputs}) > 1
+    assert {completion.finish_reason for completion in records[-1].outputs} == {"length"}
+    assert any(record.outputs[0].finish_reason for record in records if not record.finished)
 
 
 def test_an_abort_ends_every_completion_of_a_request(llm: LLM, make_engine: MakeEngine) -> None:
@@ -104,7 +104,8 @@ def test_the_score_of_a_prompt_token_is_the_one_it_gets_when_it_is_generated(llm
     longer = {"prompt_token_ids": [*prompt, *completion.token_ids]}
     (scored,) = llm.generate(longer, SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0))
 
-    assert scored.prompt_logprobs is not None and completion.logprobs is not None
+    assert scored.prompt_logprobs is not None
+    assert completion.logprobs is not None
     for token, row, score in zip(
         completion.token_ids, completion.logprobs, scored.prompt_logprobs[len(prompt) :], strict=True
     ):
@@ -134,9 +135,11 @@ def test_scores_of_a_prompt_are_the_same_in_chunks(
 
     chunked = run(make_engine(opened_f32, max_num_batched_tokens=budget), prompt, params)[-1].prompt_logprobs
 
-    assert whole is not None and chunked is not None
+    assert whole is not None
+    assert chunked is not None
     for token, one, other in zip(prompt[1:], whole[1:], chunked[1:], strict=True):
-        assert one is not None and other is not None
+        assert one is not None
+        assert other is not None
         assert other[token].logprob == pytest.approx(one[token].logprob, abs=1e-3)
 
 
@@ -193,7 +196,8 @@ def test_metrics_tell_the_life_of_a_request(llm: LLM, make_engine: MakeEngine) -
 
     first, second = (record.metrics for record in engine.run() if record.finished)
 
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert first.arrival_time < second.arrival_time < first.first_scheduled_time
     assert first.finished_time < second.first_scheduled_time < second.first_token_time
     assert second.first_token_time < second.last_token_time < second.finished_time
