@@ -120,7 +120,8 @@ def align(name: str, left: Tensor, right: Tensor, *, num_positions: int) -> Rows
         left, right = left.unsqueeze(0), right.unsqueeze(0)
     num_left, num_right = len(left), len(right)
     kept, longest = min(num_left, num_right), max(num_left, num_right)
-    if kept != longest and kind in _ALWAYS_WHOLE:
+    has_rows_of_its_own = kind in _PER_POSITION or kind in _PER_ENTRY or kind == "greedy"
+    if kept != longest and (kind in _ALWAYS_WHOLE or not has_rows_of_its_own):
         return None
     if kind in _PER_POSITION:
         end = max(num_positions, longest)
@@ -135,8 +136,6 @@ def align(name: str, left: Tensor, right: Tensor, *, num_positions: int) -> Rows
         return _align_entries(name, left, right, kept, longest)
     if kind == "greedy":
         return Rows(name=name, left=left[:kept], right=right[:kept], word="token", numbers=tuple(range(kept)))
-    if num_left != num_right:
-        return None
     word = "draft" if kind.startswith("draft") else "row"
     return Rows(name=name, left=left, right=right, word=word, numbers=tuple(range(kept)))
 

@@ -21,8 +21,9 @@ from deepinfer_core.tensor import QuantTensor
 
 def has_bf16_matmul() -> bool:
     """True when the processor has bf16 matrix instructions; without them bf16 products are emulated and slow."""
-    capability = torch.cpu._is_amx_tile_supported  # noqa: SLF001  # no public question exists
-    return bool(capability())
+    # There is no public question; a torch that renames this one answers no, which is slower and never wrong.
+    capability = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return bool(capability and capability())
 
 
 def product_dtype(site: Site, *, out: str = "") -> torch.dtype:

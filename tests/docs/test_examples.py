@@ -5,19 +5,38 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
+import logging
 import os
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deepinfer_core.cli.main import main
 from tests.docs.pages import ROOT, Example, Page, commands, read_page
 
 PAGES = [
     page for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if (page := read_page(path)).examples
 ]
+
+
+SHELL = re.compile(r"[|&;<>$`]")
+"""What only a shell understands."""
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command sets the project's logger up for its process, which here is that of the tests."""
+    logger = logging.getLogger("deepinfer")
+    before = logger.level, logger.propagate, list(logger.handlers)
+    yield
+    logger.setLevel(before[0])
+    logger.propagate, logger.handlers = before[1:]
 
 
 def matches(expected: str, found: str) -> bool:
@@ -26,7 +45,16 @@ def matches(expected: str, found: str) -> bool:
 
 
 def run_command(command: str, folder: Path) -> str:
-    """Run a line as a shell would, with the ``deepinfer`` of this Python, and return its stdout."""
+    """Run a line as a shell would, with the ``deepinfer`` of this Python, and return its stdout.
+
+    A plain call of ``deepinfer`` runs in this process, so that torch is imported once.
+    """
+    if command.startswith("deepinfer ") and not SHELL.search(command):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            code = main(shlex.split(command)[1:])
+        assert code == 0, f"{command} ended with {code}\n{printed.getvalue()}"
+        return printed.getvalue()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
@@ -51,7 +79,8 @@ def run_python(source: str, names: dict[str, Any]) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_print_what_the_page_says(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "deepinfer_core").symlink_to(ROOT / "deepinfer_core")  # examples that say "from a checkout"
+    for name in ("deepinfer_core", "tests"):  # for examples that say "from a checkout"
+        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
 

@@ -15,6 +15,7 @@ from deepinfer_core.config.numerics import VARIANTS
 from deepinfer_core.dtypes import FORMATS
 from deepinfer_core.model.cache_layout import CacheLayout, cache_layout
 from tests.docs.pages import ROOT
+from tests.golden_agreement.golden_files import FILES
 
 
 def page(name: str) -> str:
@@ -57,6 +58,15 @@ def test_formats_of_the_caches_are_those_of_the_code() -> None:
     stated = re.findall(r"^\| `(\w+)` \| .* \| (\d+) channels \|", page("caches.md"), re.M)
 
     assert {name: int(group) for name, group in stated} == {f.name: f.group for f in FORMATS.values() if f.rows == 1}
+
+
+def test_golden_files_are_as_many_as_stated() -> None:
+    text = page("numerics.md")
+
+    assert f"{len(FILES)} text prompts" in text
+    assert max(len(file.nudges) for file in FILES) == 3
+    assert "at most three in one file" in text
+    assert sum(not file.nudges for file in FILES) > len(FILES) / 2
 
 
 def test_folders_of_core_are_on_the_map() -> None:

@@ -31,7 +31,7 @@ def opened_f32() -> OpenedModel:
     return open_model("tiny", accelerator="cpu", numerics="f32")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_engine(opened: OpenedModel) -> MakeEngine:
     """Makes engines over the tiny model; settings are those of the configuration."""
 

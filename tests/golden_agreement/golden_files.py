@@ -28,8 +28,7 @@ class GoldenFile:
         nudges: Near-ties that the implementation, or the f32 noise in it, rounded the other way than exact
             arithmetic does. They were found by search: with them every tensor agrees to 1e-5, without any one of them
             some tensor does not.
-        drafts: Tolerance of the draft tensors. A draft reads features of a whole window, of which the files hold the
-            last four, so that a rounding that reaches only the others cannot be pinned down.
+        drafts: Tolerance of the draft tensors.
     """
 
     model: str
@@ -70,7 +69,7 @@ FILES = (
         "recall",  # one key of the draft's first layer, which is made again for each of the three drafts
         tuple(Nudge(("ring", call), row=8, group=3, sign=1) for call in (0, 6, 12)),
     ),
-    GoldenFile("tiny", "recall_400", drafts=1e-4),
+    GoldenFile("tiny", "recall_400", (Nudge(("window", 3), row=349, group=2, sign=1),)),
     GoldenFile("tiny", "recall_800"),
     GoldenFile(
         "tiny",
