@@ -226,7 +226,7 @@ class LLM:
     ) -> _Job:
         prompt = encode()
         self._engine.check(prompt.token_ids, params, priority=priority, timeout_s=timeout_s)
-        return _Job(prompt, dataclasses.replace(params, output_kind=RequestOutputKind.FINAL_ONLY), priority, timeout_s)
+        return _Job(prompt, params, priority, timeout_s)
 
     def _read(self, jobs: Mapping[str, _Job]) -> Generator[RequestOutput, None, None]:
         """Run requests and yield their records; whatever ends this ends them."""
@@ -275,11 +275,11 @@ class _Batch(NamedTuple):
 
     def jobs(self) -> Iterator[tuple[Callable[[], EncodedPrompt], SamplingParams, int, float | None]]:
         """One for each prompt, not checked yet."""
-        params = _spread(
-            "sampling_params", SamplingParams() if self.params is None else self.params, len(self.encoders)
-        )
+        given = SamplingParams() if self.params is None else self.params
+        params = [_final(one) for one in given] if isinstance(given, Sequence) else _final(given)
+        spread = _spread("sampling_params", params, len(self.encoders))
         priorities = _spread("priority", self.priority, len(self.encoders))
-        for encode, one, priority in zip(self.encoders, params, priorities, strict=True):
+        for encode, one, priority in zip(self.encoders, spread, priorities, strict=True):
             yield encode, one, priority, self.timeout_s
 
 
@@ -287,6 +287,13 @@ def _listed(name: str, given: Any) -> list[Any]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise RequestError(f"{name} is {reprlib.repr(given)}; give a list")
     return list(given)
+
+
+def _final(params: Any) -> Any:
+    """The same parameters without records before the last; what is no such thing is refused with its request."""
+    if not isinstance(params, SamplingParams):
+        return params
+    return dataclasses.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
 def _spread(name: str, given: Any, number: int) -> list[Any]:

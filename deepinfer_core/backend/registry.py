@@ -191,8 +191,11 @@ def _select_best(plugins: Plugins) -> BackendInfo:
     for state in states:
         if state.state == "broken":
             _log.warning("%s", state.reason)
+    # The first reason only: `deepinfer backends` tells the rest. A backend that auto never takes is not worth a word.
     passed_over = [
-        f"; not {s.name}: {s.reason if s.state != 'usable' else 'lower priority'}" for s in states if s is not best
+        f"; not {s.name}: {s.reason.split(';')[0] if s.state != 'usable' else 'lower priority'}"
+        for s in states
+        if s is not best and s.priority >= 0
     ]
     _log.info("accelerator auto: backend %s (%s)%s", best.name, best.reason, "".join(passed_over))
     return open_info(best.name, plugins)

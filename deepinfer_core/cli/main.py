@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 COMMANDS = {
-    "generate": "answer one prompt",
+    "generate": "answer one prompt, or a file of prompts",
     "chat": "talk to a model",
+    "bench": "measure throughput or latency",
+    "fit": "find out on how many devices a model fits, before downloading it",
+    "describe": "show the settings of a run, where each came from, and the model they run",
     "check": "find everything that is wrong with a checkpoint, without reading its weights",
     "trace": "record named intermediate tensors of a run",
     "diff": "find the first tensor in which two traces part",
@@ -27,6 +30,16 @@ COMMANDS = {
 """Command -> what it does. Module ``deepinfer_core.cli.<command>`` has ``register(subparsers) -> None``, which adds the
 command's parser and imports nothing heavy, and ``run(args) -> int``, which returns the exit code; ``args.environment``
 holds what the environment sets."""
+
+_EPILOG = """\
+examples:
+  deepinfer generate tiny "What is 17 + 25?"
+  deepinfer fit released --devices 8
+  deepinfer generate --help
+
+The word tiny is a small model that ships with the project, released the config of the released one. Exit codes: 0 done,
+1 what was asked about failed, 2 a mistake in what was given, 130 interrupted, 141 the reader of the output went away.
+"""
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -65,7 +78,12 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     Args:
         command: The command whose module is imported for its own options; none by default.
     """
-    parser = argparse.ArgumentParser(prog="deepinfer", description="Run DeepSeek-V4.1-Flash checkpoints.")
+    parser = argparse.ArgumentParser(
+        prog="deepinfer",
+        description="Run DeepSeek-V4.1-Flash checkpoints.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"deepinfer {deepinfer_core.__version__}")
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), help="what to say on stderr (default: info)"

@@ -11,6 +11,19 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_TOKENS = 512
 
+_SETTINGS = (
+    "accelerator",
+    "numerics",
+    "fallback",
+    "load_format",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "chunked_prefill",
+    "kv_cache_memory_gib",
+)
+"""Settings of the engine that have an option; what is not given is left to environment and settings file."""
+
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Which model, where it runs, and with what arithmetic."""
@@ -23,6 +36,20 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--load-format", metavar="F", help="auto (default), or dummy for random weights")
     parser.add_argument(
         "--max-model-len", type=int, metavar="N", help="longest sequence in tokens (default: the model's)"
+    )
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """How much of the machine a run may use."""
+    parser.add_argument("--max-num-seqs", type=int, metavar="N", help="sequences that run at once")
+    parser.add_argument("--max-num-batched-tokens", type=int, metavar="N", help="tokens of one step (default: 8192)")
+    parser.add_argument(
+        "--chunked-prefill",
+        action=argparse.BooleanOptionalAction,
+        help="spread long prompts over several steps (default: yes)",
+    )
+    parser.add_argument(
+        "--kv-cache-memory-gib", type=float, metavar="M", help="memory for caches (default: a share of what is free)"
     )
 
 
@@ -50,24 +77,26 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def given_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given of those that set the engine, by the names of settings; without the model."""
+    return {name: value for name in _SETTINGS if (value := getattr(args, name, None)) is not None}
+
+
 def open_llm(args: argparse.Namespace, **settings: Any) -> LLM:
-    """The model that the options name; what they leave open comes from environment and settings file."""
+    """The model that the options name; what they leave open comes from ``settings``, environment and settings file."""
     from deepinfer_core.llm import LLM
 
-    names = ("accelerator", "numerics", "fallback", "load_format", "max_model_len")
-    chosen = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    return LLM(args.model, **chosen, **settings)
+    return LLM(args.model, **{**settings, **given_settings(args)})
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
     """The options of :func:`add_sampling_options` as parameters."""
     from deepinfer_core.sampling_params import SamplingParams
 
-    return SamplingParams(
-        temperature=args.temperature,
-        top_p=args.top_p,
-        top_k=args.top_k,
-        seed=args.seed,
-        max_tokens=args.max_tokens,
-        stop=args.stop,
-    )
+    return SamplingParams(**sampling_fields(args))
+
+
+def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of :func:`add_sampling_options` as fields of parameters, not checked."""
+    names = ("temperature", "top_p", "top_k", "seed", "max_tokens", "stop")
+    return {name: getattr(args, name) for name in names}

@@ -71,8 +71,9 @@ def write_trace(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    apart = {name: tensor.clone() for name, tensor in tensors.items()}  # the format refuses names that share memory
     try:
-        save_file(dict(tensors), file, metadata=dict(metadata))
+        save_file(apart, file, metadata=dict(metadata))
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"cannot write {file}: {error}", source=_OUT) from error
 

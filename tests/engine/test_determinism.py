@@ -1,4 +1,4 @@
-"""The same request gives the same tokens, whoever shares the batch, in whatever order, and however often it is preempted.
+"""The same request gives the same tokens: in any company and order, in chunks, after any number of preemptions.
 
 With float32 numerics these are promises. With the released numerics a neighbour may change how a backend sums a row, so
 that a rounding to bfloat16 or FP8 falls the other way: there the tokens of a request may change where two are close.
@@ -15,7 +15,7 @@ from deepinfer_core.engine.engine import Engine
 from deepinfer_core.engine.opening import OpenedModel
 from tests.engine.conftest import MakeEngine, question
 
-NUM_REQUESTS = 5
+NUM_REQUESTS = 4
 BLOCK_BYTES = 35840
 TEXT = "Tell a story about a zebra named Anton. Repeat exactly: red fox blue lamp. Compute 60 + 15. Copy this: owl. "
 CHOICES = {"greedy": {"temperature": 0.0}, "seeded": {"temperature": 1.2, "top_p": 0.95, "frequency_penalty": 0.1}}
@@ -27,12 +27,12 @@ def prompts(opened: OpenedModel) -> dict[str, list[int]]:
     """Requests that fill most of their first cache block, so that they need a second one while they run."""
     assert opened.tokenizer is not None
     ids = opened.tokenizer.encode(question(TEXT * 4))
-    return {str(number): ids[number : number + 120 + number] for number in range(NUM_REQUESTS)}
+    return {str(number): ids[number : number + 121 + number] for number in range(NUM_REQUESTS)}
 
 
 def params(name: str, request_id: str) -> SamplingParams:
     seed = int(request_id) if name == "seeded" else None
-    return SamplingParams(max_tokens=14, ignore_eos=True, seed=seed, **CHOICES[name])
+    return SamplingParams(max_tokens=9, ignore_eos=True, seed=seed, **CHOICES[name])
 
 
 def tokens(engine: Engine, name: str, requests: dict[str, list[int]]) -> Tokens:
@@ -60,9 +60,10 @@ def test_company_and_order_change_no_token(
 ) -> None:
     requests = prompts(opened_f32)
 
-    for seed in range(2):
-        order = random.Random(seed).sample(sorted(requests), NUM_REQUESTS)
-        assert tokens(make_engine(opened_f32), name, {i: requests[i] for i in order}) == alone
+    order = random.Random(1).sample(sorted(requests), NUM_REQUESTS)
+
+    assert order != sorted(requests)
+    assert tokens(make_engine(opened_f32), name, {i: requests[i] for i in order}) == alone
 
 
 def test_chunks_change_no_token(name: str, alone: Tokens, opened_f32: OpenedModel, make_engine: MakeEngine) -> None:
@@ -91,11 +92,11 @@ def test_aborts_of_neighbours_change_no_token(
 
     for _ in range(4):
         engine.step()
-    for request_id in ("1", "3"):
-        engine.abort(request_id)
+    engine.abort("1")
+    engine.abort("3")
     ended = {record.request_id: tuple(record.outputs[0].token_ids) for record in engine.run() if record.finished}
 
-    assert {i: ended[i] for i in "024"} == {i: alone[i] for i in "024"}
+    assert {i: ended[i] for i in "02"} == {i: alone[i] for i in "02"}
     assert ended["1"] == alone["1"][: len(ended["1"])]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -22,6 +23,7 @@ from deepinfer_core.runtime.batch import SequenceRows
 from tests.engine.conftest import MakeEngine, question
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
+BLOCK_BYTES = 35840
 
 
 @dataclass
@@ -262,3 +264,76 @@ def test_a_request_id_may_be_used_again_when_its_request_has_ended(llm: LLM, mak
 
     assert finals(engine)["a"].outputs[0].text == "fox"
     assert is_empty(engine)
+
+
+@dataclass
+class Improviser:
+    """Stands in for the model: random logits, and now and then a fault."""
+
+    source: random.Random
+    vocab_size: int
+
+    def run(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> tuple[Tensor, Any]:
+        if self.source.random() < 0.03:
+            raise RuntimeError("a fault in the model")
+        return torch.zeros(sum(len(rows.token_ids) for rows in sequences), 1), None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        made = torch.randn(len(hidden), self.vocab_size)
+        if self.source.random() < 0.05:
+            made[self.source.randrange(len(made))] = torch.nan
+        return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_each_request_gets_exactly_one_last_record(
+    llm: LLM, make_engine: MakeEngine, seed: int
+) -> None:
+    source, ticks = random.Random(seed), iter(range(10**6))
+    engine = make_engine(
+        max_num_seqs=6,
+        max_num_batched_tokens=64,
+        kv_cache_memory_gib=9.5 * BLOCK_BYTES / 2**30,
+        clock=lambda: float(next(ticks)),
+        wrap_executor=lambda inner: Improviser(source, llm.get_tokenizer().vocab_size),
+    )
+    added, discarded = 0, set[str]()
+    records: list[RequestOutput] = []
+    while added < 150 or engine.has_unfinished:
+        if added < 150 and source.random() < 0.5:
+            engine.add(
+                str(added), [5] * source.randrange(1, 300), random_params(source), timeout_s=random_limit(source)
+            )
+            added += 1
+        if source.random() < 0.1:
+            engine.abort(str(source.randrange(150)))
+        if source.random() < 0.05:
+            discarded.add(str(source.randrange(max(added, 1))))
+            engine.discard([max(discarded, key=int)])
+        records += engine.step()
+
+    ended = [record for record in records if record.finished]
+    assert len({record.request_id for record in ended}) == len(ended)
+    assert {str(number) for number in range(added)} - {record.request_id for record in ended} <= discarded
+    for number in range(added):
+        own = [record.finished for record in records if record.request_id == str(number)]
+        assert True not in own[:-1]
+    assert all(completion.finish_reason for record in ended for completion in record.outputs)
+    reasons = {completion.finish_reason for record in ended for completion in record.outputs}
+    assert {"length", "abort", "error", "timeout"} <= reasons
+    assert engine.statistics().num_preemptions + engine.statistics().num_failed_steps > 0
+    assert is_empty(engine)
+
+
+def random_params(source: random.Random) -> SamplingParams:
+    return SamplingParams(
+        n=source.choice([1, 1, 3]),
+        seed=source.getrandbits(32),
+        max_tokens=source.randrange(1, 40),
+        prompt_logprobs=source.choice([None, None, 0]),
+        output_kind=source.choice(["cumulative", "delta", "final"]),
+    )
+
+
+def random_limit(source: random.Random) -> float | None:
+    return source.choice([None, None, None, float(source.randrange(1, 400))])

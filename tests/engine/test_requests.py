@@ -146,7 +146,7 @@ def test_scores_of_a_prompt_are_the_same_in_chunks(
 def test_scores_of_a_prompt_are_reported_once_although_it_was_preempted(llm: LLM, make_engine: MakeEngine) -> None:
     engine = make_engine(kv_cache_memory_gib=5 * 35840 / 2**30)
     ids = (llm.encode(STORY) * 20)[:120]
-    params = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True, prompt_logprobs=0, output_kind="delta")
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, prompt_logprobs=0, output_kind="delta")
     for number in range(4):
         engine.add(str(number), ids, params)
 

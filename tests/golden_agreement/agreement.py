@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from deepinfer_core.engine.diff import TraceDifference, compare_traces
+from deepinfer_core.engine.diff import Comparison, TraceDifference, compare_traces
 from tests.golden_agreement.golden_files import GoldenFile
 
 if TYPE_CHECKING:
@@ -27,9 +27,14 @@ def compare_with(file: GoldenFile, trace: Mapping[str, Tensor]) -> TraceDifferen
     return found
 
 
+def disagreeing(found: TraceDifference) -> list[Comparison]:
+    """Tensors out of bounds, or with another choice than the golden one, be it among equal scores; in model order."""
+    return [c for c in found.comparisons if c.first is not None or c.num_ties]
+
+
 def problems(found: TraceDifference) -> list[str]:
-    """Every tensor that does not agree, and every choice that differs, be it among equal scores."""
-    different = [f"{c.name}: {c.error:.2g} (allowed {c.allowed:g}), first at {c.first}" for c in found.different]
-    return different + [
-        f"{c.name}: {c.num_ties} other choices among equal scores" for c in found.comparisons if c.num_ties
+    """The same in words."""
+    return [
+        f"{c.name}: {c.error:.2g} (allowed {c.allowed:g}), {c.num_ties} ties, first at {c.first}"
+        for c in disagreeing(found)
     ]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tests.golden_agreement.conftest import Workshop
 from tests.golden_agreement.golden_files import FILES, TEXTS
+from tests.golden_agreement.workshop import Workshop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,9 +1,10 @@
-"""Where public implementations disagree on numbers: each choice is an option, works where it should, and defaults to DeepInfer's."""
+"""Where public implementations disagree on numbers, each choice is an option, and the default is DeepInfer's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +13,11 @@ from deepinfer_core.engine.diff import compare_traces
 from deepinfer_core.engine.trace import Trace
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.reference.backend import CpuBackend
-from tests.golden_agreement.conftest import Workshop
 from tests.golden_agreement.golden_files import FILES
+from tests.golden_agreement.workshop import Workshop
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PROMPT = next(file for file in FILES if file.id == "tiny/random_7")
 
@@ -42,6 +46,11 @@ def test_the_golden_variants_round_where_the_golden_files_say(name: str) -> None
     assert (chosen.score_mode, chosen.round_context, chosen.round_swiglu) == ("wide", True, True)
 
 
+@pytest.fixture(scope="module")
+def default(workshop: Workshop) -> Mapping[str, Tensor]:
+    return Trace(workshop.bound("tiny", Numerics(), CpuBackend()), PROMPT.token_ids).run()
+
+
 @pytest.mark.parametrize(
     ("change", "first"),
     [
@@ -55,15 +64,11 @@ def test_the_golden_variants_round_where_the_golden_files_say(name: str) -> None
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_an_option_changes_numbers_from_its_place_on_and_none_before(
-    workshop: Workshop, change: dict[str, Any], first: str
+    workshop: Workshop, default: Mapping[str, Tensor], change: dict[str, Any], first: str
 ) -> None:
-    models = [
-        workshop.bound("tiny", replace(Numerics(), **each), CpuBackend())
-        for each in ({}, {**change, "name": "changed"})
-    ]
-    default, changed = (Trace(model, PROMPT.token_ids).run() for model in models)
+    model = workshop.bound("tiny", replace(Numerics(), name="changed", **change), CpuBackend())
 
-    found = compare_traces(default, changed, lambda name: 0.0)
+    found = compare_traces(default, Trace(model, PROMPT.token_ids).run(), lambda name: 0.0)
 
     assert found.different[0].name == first
 

@@ -17,9 +17,9 @@ from deepinfer_core.ops.hyper_connection.streams import update
 from deepinfer_core.ops.indexer.top_k import top_k
 from deepinfer_core.ops.rotary.apply_rotary import apply_rotary
 from deepinfer_core.reference.backend import CpuBackend
-from tests.golden_agreement.agreement import compare_with
-from tests.golden_agreement.conftest import Workshop
+from tests.golden_agreement.agreement import compare_with, disagreeing
 from tests.golden_agreement.golden_files import FILES
+from tests.golden_agreement.workshop import Workshop
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,10 +43,10 @@ class WrongBackend:
 
 
 def with_a_norm_of_each_query_head(num_heads: int) -> Callable[..., Tensor]:
-    def rotate(x: Tensor, *args: Tensor) -> Tensor:
-        if x.shape[1] == num_heads:
+    def rotate(x: Tensor, *args: Tensor, inverse: bool = False) -> Tensor:
+        if x.shape[1] == num_heads and not inverse:
             x = x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
-        return apply_rotary.reference(x, *args)
+        return apply_rotary.reference(x, *args, inverse=inverse)
 
     return rotate
 
@@ -77,7 +77,7 @@ def with_streams_mixed_the_other_way(output: Tensor, streams: Tensor, post: Tens
         ("mini_b/random_7", apply_rotary, with_a_norm_of_each_query_head(QUERY_HEADS["mini_b"]), "attn_out.0"),
         ("mini_b/random_33", top_k, with_the_larger_index_among_ties, "topk.4"),
         ("tiny/add", sparse_prefill, without_sinks, "attn_out.0"),
-        ("tiny/add", update, with_streams_mixed_the_other_way, "router_ids.0"),
+        ("tiny/add", update, with_streams_mixed_the_other_way, "router_weights.0"),
     ],
 )
 def test_wrong_model_is_found_at_the_place_where_it_is_wrong(
@@ -88,4 +88,4 @@ def test_wrong_model_is_found_at_the_place_where_it_is_wrong(
 
     found = compare_with(file, Trace(model, file.token_ids).run())
 
-    assert [c.name for c in found.different][:1] == [first]
+    assert [c.name for c in disagreeing(found)][:1] == [first]

@@ -1,0 +1,76 @@
+"""A picture of a measurement: how the times of all requests are distributed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepinfer_core.engine.benchmark import PERCENTILES, summarize
+from deepinfer_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_TITLES = {
+    "first_token_s": "to the first token",
+    "token_s": "per token, mean of a request",
+    "gap_s": "from token to token",
+    "total_s": "whole request",
+}
+
+
+def require_plotting() -> None:
+    """Raise unless a picture can be made.
+
+    Raises:
+        ConfigError: matplotlib is not installed; says what to install.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            "a picture needs matplotlib, which is not installed: pip install 'deepinfer-core[plot]' "
+            "(from a checkout: pip install '.[plot]'), or leave --png out",
+            source="--png",
+        )
+
+
+def plot_times(times: Mapping[str, Sequence[float]], title: str, file: Path) -> None:
+    """Draw the share of values below each time, one panel for each kind of time.
+
+    Args:
+        times: Kind -> values in seconds, as :attr:`Measurement.times` has them.
+        title: What was measured.
+        file: A PNG file, replaced if it exists.
+
+    Raises:
+        ConfigError: matplotlib is not installed, or the file system refuses.
+    """
+    require_plotting()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * max(len(times), 1), 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=10)
+    panels = figure.subplots(1, max(len(times), 1), squeeze=False)[0]
+    for panel, (kind, values) in zip(panels, times.items(), strict=False):
+        _draw(panel, kind, values)
+    try:
+        figure.savefig(file, format="png", dpi=120)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}", source="--png") from error
+
+
+def _draw(panel: Axes, kind: str, values: Sequence[float]) -> None:
+    milliseconds = sorted(1000 * value for value in values)
+    shares = [100 * (place + 1) / len(milliseconds) for place in range(len(milliseconds))]
+    panel.step(milliseconds, shares, where="post")
+    for percent, value in zip(PERCENTILES, summarize(milliseconds).values(), strict=False):
+        panel.axvline(value, color="tab:gray", linestyle=":", linewidth=1)
+        panel.annotate(f"p{percent} {value:.3g}", (value, percent), fontsize=8, ha="right", va="bottom")
+    panel.set_title(_TITLES[kind], fontsize=9)
+    panel.set_xlabel("milliseconds")
+    panel.set_ylabel("% of values at most")
+    panel.set_ylim(0, 102)
+    panel.grid(alpha=0.3)
