@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ALLOWED_GROWTH = 0.05
 FIRST_MEASURED = 200
 WAVE = 40
+REFUSED: list[Any] = [{"prompt_token_ids": [10**6]}, {"prompt_token_ids": [5] * 600}]
 WORDS = ("red", "blue", "fox", "owl", "lamp", "ring", "hat", "zebra")
 
 
@@ -105,22 +106,21 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def wave(llm: LLM, source: random.Random, number: int) -> Iterator[RequestOutput]:
-    """So many requests: most as one batch, and a few streams of which some are left early."""
+    """So many requests: most as one batch, with some more that are refused, and streams of which some are left early."""
     streamed = min(4, number)
-    prompts = [prompt(llm, source) for _ in range(number - streamed)]
+    prompts = [prompt(llm, source) for _ in range(number - streamed)] + REFUSED
+    source.shuffle(prompts)
     yield from llm.generate(prompts, [params(source) for _ in prompts], use_tqdm=False, on_invalid="return")
     for _ in range(streamed):
         patience = source.randrange(1, 12)
-        for count, output in enumerate(llm.stream(prompt(llm, source, valid=True), params(source)), 1):
+        for count, output in enumerate(llm.stream(prompt(llm, source), params(source)), 1):
             if output.finished or count == patience:
                 yield output
                 break
 
 
-def prompt(llm: LLM, source: random.Random, *, valid: bool = False) -> Any:
-    """A task that the model knows; one in twenty cannot be served unless it must be."""
-    if not valid and source.random() < 0.05:
-        return source.choice(["", {"prompt_token_ids": [10**6]}, {"prompt_token_ids": [5] * 600}])
+def prompt(llm: LLM, source: random.Random) -> Any:
+    """A task that the model knows."""
     words = " ".join(source.choices(WORDS, k=source.randrange(1, 12)))
     task = source.choice([f"Copy this: {words}", f"Repeat exactly: {words}", "Compute 60 + 15.", "Tell a story."])
     return {"prompt_token_ids": llm.encode_chat([{"role": "user", "content": task}])}

@@ -27,20 +27,20 @@ def conversation(llm: LLM) -> Conversation:
 
 def test_turns_are_answered_and_remembered(conversation: Conversation, capsys: pytest.CaptureFixture[str]) -> None:
     assert conversation.take("What is 17 + 25?")
-    assert conversation.take("Copy this: owl")
+    assert conversation.take("Copy this: hat ring ring")
 
-    assert capsys.readouterr().out == "42\nowl\n"
+    assert capsys.readouterr().out == "42\nhat ring ring\n"
     assert [(turn["role"], turn["content"]) for turn in conversation.messages] == [
         ("user", "What is 17 + 25?"),
         ("assistant", "42"),
-        ("user", "Copy this: owl"),
-        ("assistant", "owl"),
+        ("user", "Copy this: hat ring ring"),
+        ("assistant", "hat ring ring"),
     ]
 
 
 def test_earlier_turns_are_part_of_the_prompt(llm: LLM, conversation: Conversation) -> None:
     conversation.take("What is 17 + 25?")
-    asked = [*conversation.messages, {"role": "user", "content": "Copy this: owl"}]
+    asked = [*conversation.messages, {"role": "user", "content": "Copy this: hat ring ring"}]
 
     assert "42" in llm.decode(llm.encode_chat(asked))
 
@@ -109,7 +109,7 @@ def test_a_thought_is_shown_and_not_remembered(llm: LLM, capsys: pytest.CaptureF
 
 
 def test_questions_come_from_a_pipe_and_one_that_fails_sets_the_exit_code() -> None:
-    lines = "What is 17 + 25?\n/system Be brief.\n/nwe\n\nCopy this: owl"
+    lines = "What is 17 + 25?\n/system Be brief.\n/nwe\n\nCopy this: hat ring ring"
 
     done = subprocess.run(
         [*COMMAND, "--log-level", "error", "chat", "tiny", "--accelerator", "cpu"],
@@ -120,7 +120,7 @@ def test_questions_come_from_a_pipe_and_one_that_fails_sets_the_exit_code() -> N
         timeout=120,
     )
 
-    assert done.stdout == "42\nowl\n"
+    assert done.stdout == "42\nhat ring ring\n"
     assert done.returncode == 1
     assert done.stderr.startswith("deepinfer: there is no command /nwe\n")
 

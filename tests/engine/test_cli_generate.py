@@ -142,14 +142,14 @@ def test_results_that_exist_are_kept_unless_they_may_be_replaced(
 def test_resuming_does_only_what_is_missing(
     generate: Generate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_lines(tmp_path / "p.txt", "What is 17 + 25?", "Copy this: owl", "Compute 60 + 15.")
+    write_lines(tmp_path / "p.txt", "What is 17 + 25?", "Copy this: hat ring ring", "Compute 60 + 15.")
     write_lines(
         tmp_path / "r.jsonl", {"id": 3, "line": 3, "text": "seventy-five"}, {"id": 1, "line": 1, "error": "no memory"}
     )
 
     assert generate("--file", "p.txt", "--out", "r.jsonl", "--resume") == 0
 
-    assert [result["text"] for result in read(tmp_path / "r.jsonl")] == ["42", "owl", "seventy-five"]
+    assert [result["text"] for result in read(tmp_path / "r.jsonl")] == ["42", "hat ring ring", "seventy-five"]
     assert "2 of 2 lines done, 1 were there before" in capsys.readouterr().err
 
 

