@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def wave(llm: LLM, source: random.Random, number: int) -> Iterator[RequestOutput]:
-    """So many requests: most as one batch, with some more that are refused, and streams of which some are left early."""
+    """So many requests: one batch with some that are refused, and streams of which some are left early."""
     streamed = min(4, number)
     prompts = [prompt(llm, source) for _ in range(number - streamed)] + REFUSED
     source.shuffle(prompts)
