@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
 
 _ROOT = "deepinfer"
 
@@ -18,7 +19,14 @@ def configure(level: str) -> None:
     root = logging.getLogger(_ROOT)
     root.setLevel(level.upper())
     if not root.handlers:
-        handler = logging.StreamHandler(sys.stderr)
+        handler = _StandardError()
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         root.addHandler(handler)
-        root.propagate = False
+
+
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what ``sys.stderr`` is at the time, which a caller may have replaced or closed since."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.setStream(sys.stderr)
+        super().emit(record)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from deepinfer_core.engine.cache_size import num_cache_blocks
 from deepinfer_core.engine.intake import Intake
+from deepinfer_core.engine.request_checks import check_request_id
 from deepinfer_core.engine.statistics import Counters, EngineStatistics
 from deepinfer_core.engine.step_runner import StepRunner
 from deepinfer_core.errors import RequestError
@@ -125,8 +126,7 @@ class Engine:
             RequestError: The prompt or its parameters cannot be served, or the engine is closed; nothing was queued.
         """
         self._opened_runner()
-        if request_id in self._requests:
-            raise RequestError(f"request {request_id!r} is unfinished already; choose another request id")
+        check_request_id(request_id, self._requests)
         request = self._intake.request(
             request_id,
             prompt_token_ids,

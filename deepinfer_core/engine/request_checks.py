@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,18 @@ def check_params(params: Any, vocab_size: int, tokenizer: Tokenizer | None) -> N
         lambda: params.check_vocabulary(vocab_size),
         lambda: bad_word_tokens(params.bad_words, tokenizer) if tokenizer else _check_without_tokenizer(params),
     )
+
+
+def check_request_id(request_id: Any, taken: Container[str]) -> None:
+    """Refuse the name of a request.
+
+    Raises:
+        RequestError: It is no text, or an unfinished request has it.
+    """
+    if not isinstance(request_id, str):
+        raise RequestError(f"request_id={reprlib.repr(request_id)} must be a text")
+    if request_id in taken:
+        raise RequestError(f"request {request_id!r} is unfinished already; choose another request id")
 
 
 def check_order(priority: Any, timeout_s: Any) -> None:

@@ -68,7 +68,7 @@ def test_a_step_that_raises_ends_the_requests_in_it_and_no_others(llm: LLM, make
             raise RuntimeError("the device is on fire")
 
     engine = make_engine(max_num_seqs=2, wrap_executor=lambda inner: Faulty(inner, before_run=fail_at_two))
-    for number, text in enumerate(["Copy this: owl", "Copy this: fox", "Compute 60 + 15."]):
+    for number, text in enumerate(["Copy this: owl fox", "Copy this: fox lamp", "Compute 60 + 15."]):
         add(engine, llm, str(number), text)
 
     ended = finals(engine)
@@ -104,11 +104,11 @@ def test_an_exception_in_the_sampler_ends_the_step_not_the_engine(llm: LLM, make
     engine = make_engine(
         wrap_executor=lambda inner: Faulty(inner, after_logits=lambda x: x[:, :7] if next(narrow, False) else x)
     )
-    add(engine, llm, "a", "Copy this: owl")
+    add(engine, llm, "a", "Copy this: owl fox")
 
     assert "sampler" in finals(engine)["a"].outputs[0].error
-    add(engine, llm, "a", "Copy this: owl")
-    assert finals(engine)["a"].outputs[0].text == "owl"
+    add(engine, llm, "a", "Copy this: owl fox")
+    assert finals(engine)["a"].outputs[0].text == "owl fox"
     assert is_empty(engine)
 
 
@@ -123,14 +123,14 @@ def test_a_row_that_is_not_finite_fails_alone_and_is_counted(llm: LLM, make_engi
         return logits
 
     engine = make_engine(wrap_executor=lambda inner: Faulty(inner, after_logits=spoil_second_row))
-    for number, text in enumerate(["Compute 60 + 15.", "Copy this: owl", "Copy this: fox"]):
+    for number, text in enumerate(["Compute 60 + 15.", "Copy this: owl fox", "Copy this: fox lamp"]):
         add(engine, llm, str(number), text)
 
     ended = finals(engine)
 
     assert [ended[i].outputs[0].finish_reason for i in "012"] == ["stop", "error", "stop"]
     assert "not finite" in ended["1"].outputs[0].error
-    assert [ended[i].outputs[0].text for i in "02"] == ["75", "fox"]
+    assert [ended[i].outputs[0].text for i in "02"] == ["75", "fox lamp"]
     assert engine.statistics().num_numeric_errors == 1
     assert is_empty(engine)
 
@@ -142,14 +142,14 @@ def test_a_prompt_without_finite_logits_fails_the_request_that_asked_for_them(
         return logits * torch.nan if len(logits) > 2 else logits
 
     engine = make_engine(wrap_executor=lambda inner: Faulty(inner, after_logits=spoil_prompts))
-    add(engine, llm, "asks", "Copy this: owl", SamplingParams(temperature=0, prompt_logprobs=0))
-    add(engine, llm, "other", "Copy this: owl")
+    add(engine, llm, "asks", "Copy this: owl fox", SamplingParams(temperature=0, prompt_logprobs=0))
+    add(engine, llm, "other", "Copy this: owl fox")
 
     ended = finals(engine)
 
     assert ended["asks"].outputs[0].finish_reason == "error"
     assert "prompt" in ended["asks"].outputs[0].error
-    assert ended["other"].outputs[0].text == "owl"
+    assert ended["other"].outputs[0].text == "owl fox"
     assert is_empty(engine)
 
 
@@ -219,16 +219,16 @@ def test_a_request_may_end_by_its_time_limit(llm: LLM, make_engine: MakeEngine) 
 
 def test_closing_ends_everything_once_and_later_calls_say_so(llm: LLM, make_engine: MakeEngine) -> None:
     engine = make_engine()
-    add(engine, llm, "a", "Copy this: owl")
+    add(engine, llm, "a", "Copy this: owl fox")
     engine.step()
-    add(engine, llm, "b", "Copy this: fox")
+    add(engine, llm, "b", "Copy this: fox lamp")
 
     last = engine.close()
 
     assert [(record.request_id, record.outputs[0].finish_reason) for record in last] == [("a", "abort"), ("b", "abort")]
     assert engine.close() == []
     assert is_empty(engine)
-    for call in (engine.step, lambda: add(engine, llm, "c", "Copy this: owl")):
+    for call in (engine.step, lambda: add(engine, llm, "c", "Copy this: owl fox")):
         with pytest.raises(RequestError, match="closed"):
             call()
 
@@ -256,14 +256,16 @@ def test_a_closed_model_says_so_and_open_streams_end() -> None:
 
 def test_a_request_id_may_be_used_again_when_its_request_has_ended(llm: LLM, make_engine: MakeEngine) -> None:
     engine = make_engine()
-    add(engine, llm, "a", "Copy this: owl")
+    add(engine, llm, "a", "Copy this: owl fox")
     with pytest.raises(RequestError, match="'a' is unfinished already"):
-        add(engine, llm, "a", "Copy this: fox")
+        add(engine, llm, "a", "Copy this: fox lamp")
+    with pytest.raises(RequestError, match="request_id=7 must be a text"):
+        add(engine, llm, 7, "Copy this: fox lamp")  # type: ignore[arg-type]
 
     engine.discard(["a"])
-    add(engine, llm, "a", "Copy this: fox")
+    add(engine, llm, "a", "Copy this: fox lamp")
 
-    assert finals(engine)["a"].outputs[0].text == "fox"
+    assert finals(engine)["a"].outputs[0].text == "fox lamp"
     assert is_empty(engine)
 
 

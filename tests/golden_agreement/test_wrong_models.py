@@ -10,6 +10,7 @@ import torch
 
 from deepinfer_core.backend.interface import Implementation, OpTable
 from deepinfer_core.config.numerics import variant
+from deepinfer_core.conformance.implementations import NarrowedBackend
 from deepinfer_core.engine.trace import Trace
 from deepinfer_core.ops.attention.sparse_prefill import sparse_prefill
 from deepinfer_core.ops.declare import Op
@@ -28,18 +29,16 @@ QUERY_HEADS = {"tiny": 8, "mini_b": 4}
 """Index queries have fewer heads in both models, keys one."""
 
 
-class WrongBackend:
-    """The CPU backend with one op replaced."""
+def wrong_backend(op: Op[..., Any], run: Callable[..., Any]) -> NarrowedBackend:
+    """The CPU backend with one op replaced; what was made of that op whole is run as steps again."""
+    whole = CpuBackend()
+    kept = {each: entry for each, entry in whole.table.entries.items() if not contains(each, op)}
+    return NarrowedBackend(whole, OpTable({**kept, op: (Implementation(run=run),)}))
 
-    name = "cpu"
 
-    def __init__(self, op: Op[..., Any], run: Callable[..., Any]) -> None:
-        self._cpu = CpuBackend()
-        self.capabilities = self._cpu.capabilities
-        self.table = OpTable({**self._cpu.table.entries, op: (Implementation(run=run),)})
-
-    def device(self, index: int = 0) -> Any:
-        return self._cpu.device(index)
+def contains(whole: Op[..., Any], part: Op[..., Any]) -> bool:
+    """Whether an op is a step of another, or of one of its steps."""
+    return any(step.op is part or contains(step.op, part) for step in whole.parts)
 
 
 def with_a_norm_of_each_query_head(num_heads: int) -> Callable[..., Tensor]:
@@ -84,7 +83,7 @@ def test_wrong_model_is_found_at_the_place_where_it_is_wrong(
     workshop: Workshop, prompt: str, op: Op[..., Any], run: Callable[..., Any], first: str
 ) -> None:
     file = next(file for file in FILES if file.id == prompt)
-    model = workshop.bound(file.model, variant("f32"), WrongBackend(op, run))
+    model = workshop.bound(file.model, variant("f32"), wrong_backend(op, run))
 
     found = compare_with(file, Trace(model, file.token_ids).run())
 
