@@ -28,5 +28,5 @@ class _StandardError(logging.StreamHandler[TextIO]):
     """Writes to what ``sys.stderr`` is at the time, which a caller may have replaced or closed since."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.setStream(sys.stderr)
+        self.stream = sys.stderr  # not setStream: it would flush the old stream, which may be closed
         super().emit(record)
