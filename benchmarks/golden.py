@@ -84,7 +84,7 @@ def names(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def errors(found: TraceDifference) -> dict[str, float]:
-    """Largest error by kind of tensor, over all layers."""
+    """Largest error by kind of tensor, over all layers, to three digits."""
     largest: dict[str, float] = {INTEGERS: 0}
     for c in found.comparisons:
         if c.is_choice:
@@ -92,7 +92,7 @@ def errors(found: TraceDifference) -> dict[str, float]:
         else:
             kind = c.name.partition(".")[0]
             largest[kind] = max(largest.get(kind, 0.0), c.error)
-    return largest
+    return {kind: float(f"{error:.2e}") for kind, error in largest.items()}
 
 
 def table(results: dict[str, dict[str, Any]], arithmetic: str) -> list[str]:

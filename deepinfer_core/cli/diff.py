@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deepinfer_core.cli.subparsers import Subparsers
 from deepinfer_core.errors import RequestError
 
 if TYPE_CHECKING:
-    from deepinfer_core.engine.diff import Comparison, TraceDifference
+    from deepinfer_core.engine.diff import Bound, Comparison, TraceDifference
     from deepinfer_core.engine.trace_file import TraceFile
 
 EXIT_DIFFERENT = 1
 _SHOWN = 6
-"""Names of further tensors that are shown without ``--all``."""
+"""Names that a line shows."""
 
 
 def register(subparsers: Subparsers) -> None:
@@ -44,48 +45,54 @@ def run(args: argparse.Namespace) -> int:
     from deepinfer_core.engine.trace_file import read_trace
 
     left, right = read_trace(args.left), read_trace(args.right)
-    tolerance = _tolerance(args, left, right)
-    found = compare_traces(left.tensors, right.tensors, lambda _name: tolerance)
+    found = compare_traces(left.tensors, right.tensors, _bounds(args, left, right))
     if not found.comparisons:
         raise RequestError(f"diff: {args.left} and {args.right} have no tensor in common; are both of them traces?")
-    print("\n".join(_lines(left, right, found, tolerance, list_all=args.all)))
+    print("\n".join(_lines(left, right, found, list_all=args.all)))
     return EXIT_DIFFERENT if found.different else 0
 
 
-def _tolerance(args: argparse.Namespace, left: TraceFile, right: TraceFile) -> float:
+def _bounds(args: argparse.Namespace, left: TraceFile, right: TraceFile) -> Bound:
     from deepinfer_core.config.numerics import variant
-    from deepinfer_core.engine.diff import tolerance_of
+    from deepinfer_core.engine.diff import bounds_of
 
     if args.tolerance is None:
-        return (
-            tolerance_of(variant(args.numerics).name) if args.numerics else tolerance_of(left.numerics, right.numerics)
-        )
+        return bounds_of(variant(args.numerics).name) if args.numerics else bounds_of(left.numerics, right.numerics)
     if not 0 <= args.tolerance < math.inf:
         raise RequestError(f"diff: --tolerance is {args.tolerance}; give a number, 0 or more")
-    return args.tolerance
+    return lambda _name: args.tolerance
 
 
-def _lines(
-    left: TraceFile, right: TraceFile, found: TraceDifference, tolerance: float, *, list_all: bool
-) -> Iterator[str]:
+def _lines(left: TraceFile, right: TraceFile, found: TraceDifference, *, list_all: bool) -> Iterator[str]:
     for letter, trace in (("A", left), ("B", right)):
         yield f"{letter}: {trace.source}{_origin(trace)}"
     if list_all:
         yield from _table(found.comparisons)
     for letter, names in (("A", found.only_left), ("B", found.only_right)):
         if names:
-            yield f"note: only in {letter}: {', '.join(names)}"
+            yield f"note: only in {letter}: {_listing(names, len(names) if list_all else _SHOWN)}"
     different = found.different
     if not different:
-        yield f"equal: {len(found.comparisons)} tensors within {tolerance:g} of the largest entry{_ties(found)}"
+        yield f"equal: {len(found.comparisons)} tensors within {_allowed(found)} of the largest entry{_ties(found)}"
         return
     first, *others = different
     yield f"first difference: {_describe(first)}"
     if first.name == "input/ids":
         yield "the prompts differ, so nothing else can be compared"
     elif others:
-        shown = [c.name for c in others[:_SHOWN]] + ["..."] * (len(others) > _SHOWN)
-        yield f"{len(others)} more of {len(found.comparisons)} tensors differ: {', '.join(shown)}"
+        names = _listing([c.name for c in others], _SHOWN)
+        yield f"{len(others)} more of {len(found.comparisons)} tensors differ: {names}"
+
+
+def _listing(names: Sequence[str], num_shown: int) -> str:
+    hidden = len(names) - num_shown
+    return ", ".join([*names[:num_shown], *([f"and {hidden} more"] if hidden > 0 else [])])
+
+
+def _allowed(found: TraceDifference) -> str:
+    """The tolerances that were used, the one of most tensors first."""
+    counts = Counter(f"{c.allowed:g}" for c in found.comparisons if not c.is_choice)
+    return " or ".join(text for text, _ in counts.most_common()) or "0"
 
 
 def _origin(trace: TraceFile) -> str:
@@ -103,6 +110,8 @@ def _describe(comparison: Comparison) -> str:
     text = f"{comparison.name} at {first.place}: {first.left} in A, {first.right} in B"
     if comparison.is_choice:
         return f"{text}; {comparison.error:g} such differences"
+    if math.isinf(comparison.error):
+        return f"{text}; beyond any tolerance"
     return (
         f"{text}; the largest difference is {comparison.error:.2g} of the largest entry, allowed {comparison.allowed:g}"
     )

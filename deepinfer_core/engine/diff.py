@@ -24,6 +24,9 @@ TOLERANCES = {"f64": 1e-9, "f32": 1e-5, "bf16": 0.05, "bf16_a8": 0.05, "released
 """Arithmetic -> largest difference that is noise, in units of the tensor's largest entry. Two implementations of the
 16-bit variants part by 0.01 to 0.05 in logits even when both are right."""
 
+_ONE_CODE = 0.34
+"""The largest step between two FP4 codes, 4 and 6, in units of 6. In 16 bits noise decides many roundings."""
+
 Bound = Callable[[str], float]
 """Name of a tensor -> its tolerance."""
 
@@ -85,9 +88,11 @@ class TraceDifference:
         return tuple(c for c in self.comparisons if c.first is not None)
 
 
-def tolerance_of(*numerics: str) -> float:
-    """The tolerance of the coarsest of these arithmetics that is known; that of ``f32`` without any."""
-    return max((TOLERANCES[name] for name in numerics if name in TOLERANCES), default=TOLERANCES["f32"])
+def bounds_of(*numerics: str) -> Bound:
+    """Tolerances of the coarsest of these arithmetics that is known; those of ``f32`` without any."""
+    noise = max((TOLERANCES[name] for name in numerics if name in TOLERANCES), default=TOLERANCES["f32"])
+    rounded = max(noise, _ONE_CODE) if noise >= TOLERANCES["bf16"] else noise
+    return lambda name: rounded if kind_of(name) in ("compressed_kv", "index_keys") else noise
 
 
 def compare_traces(left: Mapping[str, Tensor], right: Mapping[str, Tensor], bound: Bound) -> TraceDifference:
@@ -136,9 +141,11 @@ def _compare(pair: _Pair, name: str, allowed: float) -> Comparison:
 def _comparable(pair: _Pair, rows: Rows) -> Rows:
     """Router weights in the order of expert ids; draft rows that follow different tokens without a difference."""
     kind, _, layer = rows.name.partition(".")
-    if kind == "router_weights" and (ids := pair.rows(f"router_ids.{layer}")) is not None:
-        left, right = rows.left.gather(-1, ids.left.argsort(-1)), rows.right.gather(-1, ids.right.argsort(-1))
-        return replace(rows, left=left, right=right)
+    if kind == "router_weights":
+        ids = pair.rows(f"router_ids.{layer}")
+        if ids is not None and ids.left.shape == rows.left.shape:
+            left, right = rows.left.gather(-1, ids.left.argsort(-1)), rows.right.gather(-1, ids.right.argsort(-1))
+            return replace(rows, left=left, right=right)
     if kind in ("draft_logits", "draft_confidence_logits", "draft_confidence"):
         tokens = pair.rows("draft_tokens")
         if tokens is not None and tokens.left.shape == rows.left.shape[:2]:
@@ -206,8 +213,8 @@ def _tied_selections(rows: Rows, scores: Rows | None, allowed: float) -> Tensor:
     By the scores of the other trace, every selected entry is at least as high as every other one, up to the tolerance.
     """
     tied = torch.zeros(len(rows.numbers), dtype=torch.bool)
-    for row, number in enumerate(rows.numbers):
-        own = scores.at([number]) if scores is not None else None
+    for row in (rows.left != rows.right).any(-1).nonzero().flatten().tolist():
+        own = scores.at([rows.numbers[row]]) if scores is not None else None
         if own is not None:
             swapped = ((rows.left[row], own.right[0]), (rows.right[row], own.left[0]))
             same_size = bool((rows.left[row] >= 0).sum() == (rows.right[row] >= 0).sum())
@@ -216,11 +223,14 @@ def _tied_selections(rows: Rows, scores: Rows | None, allowed: float) -> Tensor:
 
 
 def _selects_the_best(entries: Tensor, scores: Tensor, allowed: float) -> bool:
+    if not _within(entries, len(scores), lowest=-1):
+        return False
     chosen = torch.zeros(len(scores), dtype=torch.bool)
     chosen[entries[entries >= 0].long()] = True
     if chosen.all() or not chosen.any():
         return True
-    slack = allowed * float(scores[scores.isfinite()].abs().max()) if scores.isfinite().any() else 0.0
+    finite = scores[scores.isfinite()].abs()
+    slack = allowed * float(finite.max()) if finite.numel() else 0.0
     return float(scores[chosen].min()) >= float(scores[~chosen].max()) - slack
 
 
@@ -232,12 +242,18 @@ def _tied_tokens(rows: Rows, logits: Rows | None, allowed: float) -> Tensor:
     if found is None or found.left.shape[:-1] != rows.left[known].shape:
         return tied
     pairs = torch.stack((rows.left[known], rows.right[known]), -1).long()
-    gaps = [
-        side.gather(-1, pairs).diff(dim=-1).squeeze(-1).abs() <= allowed * side.abs().amax(-1)
-        for side in (found.left, found.right)
-    ]
-    tied[known] = gaps[0] & gaps[1]
+    if _within(pairs, found.left.shape[-1], lowest=0):
+        gaps = [
+            side.gather(-1, pairs).diff(dim=-1).squeeze(-1).abs() <= allowed * side.abs().amax(-1)
+            for side in (found.left, found.right)
+        ]
+        tied[known] = gaps[0] & gaps[1]
     return tied
+
+
+def _within(numbers: Tensor, count: int, *, lowest: int) -> bool:
+    """Whether a file that another program wrote may be used as indices."""
+    return not numbers.numel() or (int(numbers.min()) >= lowest and int(numbers.max()) < count)
 
 
 def _same_history(tokens: Rows) -> Tensor:

@@ -25,9 +25,8 @@ class GoldenFile:
     Attributes:
         model: ``tiny`` or ``mini_b``.
         prompt: Name of the file.
-        nudges: Near-ties that the implementation, or the f32 noise in it, rounded the other way than exact
-            arithmetic does. They were found by search: with them every tensor agrees to 1e-5, without any one of them
-            some tensor does not.
+        nudges: Near-ties that the golden run, in its float32 noise, rounded the other way than exact arithmetic does.
+            ``find_nudges.py`` found them: with them every tensor agrees, without any one of them some tensor does not.
         drafts: Tolerance of the draft tensors.
     """
 

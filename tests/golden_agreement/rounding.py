@@ -57,6 +57,18 @@ class Nudge:
     sign: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Possible:
+    """Rounded rows as they are, and if all values were larger or smaller by the noise."""
+
+    own: Tensor
+    larger: Tensor
+    smaller: Tensor
+
+    def of(self, sign: int) -> Tensor:
+        return self.larger if sign > 0 else self.smaller
+
+
 @dataclass
 class Roundings:
     """What a run rounds, and how.
@@ -83,28 +95,38 @@ class Roundings:
         site = (kind, self._counts[kind])
         self._counts[kind] += 1
         rows = values.flatten(0, -2)
-        noise = NOISE * rows.abs().amax(-1, keepdim=True)
-        own, larger, smaller = _roundings(rows, noise, format)
-        rounded = own.clone()
-        group = FORMATS[format].group
-        for nudge in self.nudges:
-            if nudge.site == site:
-                channels = slice(nudge.group * group, (nudge.group + 1) * group)
-                rounded[nudge.row, channels] = (larger if nudge.sign > 0 else smaller)[nudge.row, channels]
-        for sign, other in ((1, larger), (-1, smaller)):
-            places = (other != own).unflatten(-1, (-1, group)).any(-1).nonzero().tolist()
-            self.near_ties += [Nudge(site, row, number, sign) for row, number in places]
+        possible = _possible_roundings(rows, NOISE, format)
         if site in self.replayed:
             rounded = self.replayed[site].to(values.dtype)
-            self.num_taken_over += int((rounded != own).sum())
-            possible = torch.stack(_roundings(rows, 2 * noise, format))  # both runs are noisy
-            self.num_wrong += int(((rounded < possible.amin(0)) | (rounded > possible.amax(0))).sum())
+            self._judge(rounded, possible.own, _possible_roundings(rows, 2 * NOISE, format))  # both runs are noisy
+        else:
+            rounded = self._nudged(site, possible, FORMATS[format].group)
         self.recorded[site] = rounded
         return rounded.reshape(values.shape)
 
+    def _nudged(self, site: Site, possible: _Possible, group: int) -> Tensor:
+        rounded = possible.own.clone()
+        for nudge in self.nudges:
+            if nudge.site == site:
+                channels = slice(nudge.group * group, (nudge.group + 1) * group)
+                rounded[nudge.row, channels] = possible.of(nudge.sign)[nudge.row, channels]
+        for sign in (1, -1):
+            places = (possible.of(sign) != possible.own).unflatten(-1, (-1, group)).any(-1).nonzero().tolist()
+            self.near_ties += [Nudge(site, row, number, sign) for row, number in places]
+        return rounded
+
+    def _judge(self, rounded: Tensor, own: Tensor, possible: _Possible) -> None:
+        """Count what is taken over, and what of it noise does not explain."""
+        values = torch.stack((possible.own, possible.larger, possible.smaller))
+        self.num_taken_over += int((rounded != own).sum())
+        self.num_wrong += int(((rounded < values.amin(0)) | (rounded > values.amax(0))).sum())
+
 
 class RoundingBackend:
-    """The CPU backend with visible roundings; ``roundings`` is replaced before each run."""
+    """The CPU backend with visible roundings; ``roundings`` is replaced before each run.
+
+    The three ops that round run by their references here; the kit compares their native implementations with those.
+    """
 
     name = "cpu"
 
@@ -138,10 +160,9 @@ class RoundingBackend:
         return lambda op: rotate if op is apply_rotary else op.reference
 
 
-def _roundings(rows: Tensor, noise: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Values after rounding, as they are and with the noise added or taken away."""
-
-    def rounded(values: Tensor) -> Tensor:
-        return dequantize_values(quantize_rows(values, FORMATS[format]), rows.dtype)
-
-    return rounded(rows), rounded(rows + noise), rounded(rows - noise)
+def _possible_roundings(rows: Tensor, noise: float, format: str) -> _Possible:
+    step = noise * rows.abs().amax(-1, keepdim=True)
+    own, larger, smaller = (
+        dequantize_values(quantize_rows(rows + sign * step, FORMATS[format]), rows.dtype) for sign in (0, 1, -1)
+    )
+    return _Possible(own, larger, smaller)

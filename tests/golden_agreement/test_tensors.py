@@ -76,11 +76,14 @@ def test_float32_as_it_is_stays_near(file: GoldenFile, float32: Mapping[str, Ten
         assert errors["greedy"] == 0
 
 
-@pytest.mark.parametrize(
-    ("nudged", "index"),
-    [(file, index) for file in FILES for index in range(len(file.nudges))],
-    ids=lambda value: value.id if isinstance(value, GoldenFile) else str(value),
-)
+EVERY_NUDGE = [
+    pytest.param(file, index, id=f"{file.id}-{index}", marks=[pytest.mark.slow] * (len(file.token_ids) > 1000))
+    for file in FILES
+    for index in range(len(file.nudges))
+]
+
+
+@pytest.mark.parametrize(("nudged", "index"), EVERY_NUDGE)
 def test_every_nudge_is_needed(workshop: Workshop, nudged: GoldenFile, index: int) -> None:
     others = nudged.nudges[:index] + nudged.nudges[index + 1 :]
     run = workshop.rounded(nudged, "f64", Roundings(nudges=others))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepinfer_core.engine.diff import Comparison, TraceDifference, compare_traces, tolerance_of
+from deepinfer_core.engine.diff import Comparison, TraceDifference, bounds_of, compare_traces
 from deepinfer_core.engine.trace_rows import model_order
 
 LENGTH, HIDDEN, VOCABULARY, BLOCK = 40, 6, 9, 3
@@ -229,6 +229,19 @@ def test_a_selection_without_recorded_scores_has_no_excuse() -> None:
     assert only_difference(left, right).name == "topk.1"
 
 
+@pytest.mark.parametrize("selected", [[0, 4], [0, 10**6]])
+def test_an_entry_that_does_not_exist_is_a_difference(selected: list[int]) -> None:
+    scores = (0.5, 0.5, 0.5, 0.5)
+
+    assert only_difference(with_scores(*scores, selected=[0, 1]), with_scores(*scores, selected=selected)).error == 1
+
+
+def test_a_token_that_does_not_exist_is_a_difference() -> None:
+    logits = torch.zeros(1, 3)
+
+    assert only_difference({"logits": logits, "argmax": ints([0])}, {"logits": logits, "argmax": ints([3])}).error == 1
+
+
 def test_another_token_among_equal_logits_is_a_tie_and_otherwise_a_difference() -> None:
     logits = torch.tensor([[0.0, 2.0, 2.0], [0.0, 1.0, 2.0]])
     left = {"logits": logits, "argmax": ints([1, 2])}
@@ -261,5 +274,16 @@ def test_router_rows_of_a_single_position_have_no_axis_of_positions() -> None:
 
 
 def test_the_coarser_arithmetic_decides_the_tolerance() -> None:
-    assert tolerance_of("f64", "f32") == tolerance_of("f32", "unheard of") == tolerance_of("") == 1e-5
-    assert tolerance_of("f32", "released") == tolerance_of("bf16") > 1e-3
+    for names in (("f64", "f32"), ("f32", "unheard of"), ("",)):
+        assert bounds_of(*names)("logits") == bounds_of(*names)("compressed_kv.1") == 1e-5
+    assert bounds_of("f32", "released")("logits") == bounds_of("bf16")("logits") == 0.05
+
+
+def test_in_16_bits_a_cached_value_may_be_one_code_apart() -> None:
+    values = torch.tensor([[6.0, 4.0], [1.0, 3.0]])
+    left, one, two = ({"index_keys.1": t} for t in (values, values.clone(), values.clone()))
+    one["index_keys.1"][0, 1], two["index_keys.1"][0, 1] = 6.0, 1.5
+
+    assert compare_traces(left, one, bounds_of("released")).different == ()
+    assert compare_traces(left, two, bounds_of("released")).different != ()
+    assert compare_traces(left, one, bounds_of("f32")).different != ()
