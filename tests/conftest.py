@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import sys
 import zlib
+from collections.abc import Iterator
 
 import pytest
 
@@ -28,3 +30,13 @@ def _seeded(request: pytest.FixtureRequest) -> None:
         sys.modules["numpy"].random.seed(seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
+
+
+@pytest.fixture(autouse=True)
+def _logger_as_found() -> Iterator[None]:
+    """Commands that run in this process set the project's log level and handler; the next test starts without them."""
+    root = logging.getLogger("deepinfer")
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers

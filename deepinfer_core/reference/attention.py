@@ -12,7 +12,7 @@ from deepinfer_core.ops.cases import TORCH_DTYPES
 from deepinfer_core.ops.limits import Site
 from deepinfer_core.reference.chunks import map_rows
 from deepinfer_core.reference.linear import group_maps, grouped_product
-from deepinfer_core.reference.products import pack_dense
+from deepinfer_core.reference.products import fewest_rows, pack_dense
 from deepinfer_core.reference.records import read_rows
 from deepinfer_core.reference.rotary import rotate_, turns, wide_copy
 from deepinfer_core.reference.rounding import GRIDS, cast, constant, integer, round_rows, through
@@ -94,4 +94,6 @@ def run_project_output(
         return torch.mm(cast(inner, output_b.dtype), output_b)
 
     turn = turns(positions, table).conj_physical()
-    return map_rows(work, (attended, turn), 3 * attended.shape[1] * attended.shape[2], dtype)
+    return map_rows(
+        work, (attended, turn), 3 * attended.shape[1] * attended.shape[2], dtype, fewest=fewest_rows(output_a.dtype)
+    )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.backend.device import MemoryInfo
+from deepinfer_core.reference.products import fewest_rows, has_bf16_products, product_dtypes
 
 _ARCHITECTURES = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm", "arm64": "arm"}
 
@@ -36,7 +37,11 @@ class HostDevice:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Architecture ``x86`` or ``arm``, processor name, memory, and cores that this process may use."""
+        """Architecture ``x86`` or ``arm``, processor name, memory, cores that this process may use, and products.
+
+        ``bf16_products``: ``yes`` where the processor multiplies bf16 matrices. ``row_invariant_products``: ``yes``
+        where a row's product has the same bits beside any other rows, in company enough (``reference.products``).
+        """
         if self._facts is None:
             machine = platform.machine().lower()
             self._facts = {
@@ -44,6 +49,8 @@ class HostDevice:
                 "name": _processor_name() or machine,
                 "memory_bytes": str(self.memory().total_bytes),
                 "compute_units": str(_num_cores()),
+                "bf16_products": "yes" if has_bf16_products() else "no",
+                "row_invariant_products": "yes" if all(map(fewest_rows, product_dtypes())) else "no",
             }
         return self._facts
 

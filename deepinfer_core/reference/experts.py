@@ -14,7 +14,7 @@ from torch.nn.functional import silu
 from deepinfer_core.ops.cases import TORCH_DTYPES
 from deepinfer_core.ops.limits import Site
 from deepinfer_core.reference.chunks import row_chunks
-from deepinfer_core.reference.products import pack_dense, rows_of
+from deepinfer_core.reference.products import pack_dense, product, rows_of
 from deepinfer_core.reference.rounding import GRIDS, cast, round_rows, through
 from deepinfer_core.tensor import Packed, QuantTensor
 
@@ -137,5 +137,5 @@ def _per_run(rows: Tensor, maps: Sequence[Tensor], runs: Sequence[tuple[int, int
     """Each run of rows times the map of its expert."""
     result = rows.new_empty(len(rows), maps[0].shape[1])
     for expert, begin, end in runs:
-        torch.mm(rows[begin:end], maps[expert], out=result[begin:end])
+        result[begin:end] = product(rows[begin:end], maps[expert])
     return result

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from deepinfer_core.reference.chunks import map_rows, row_chunks, rows_at_once
 from deepinfer_core.reference.norm import inverse_rms, normed
+from deepinfer_core.reference.products import fewest_rows, product
 from deepinfer_core.reference.rounding import cast, constant, through
 
 Mixes = tuple[Tensor, Tensor, Tensor]
@@ -81,7 +82,7 @@ def _collapsed(streams: Tensor, mix: Tensor) -> Tensor:
 def _projected(streams: Tensor, function: Tensor, eps: float) -> Tensor:
     """The transposed function applied to the row of all streams, divided by its root-mean-square."""
     flat = streams.flatten(1)
-    return torch.mm(flat, function).mul_(inverse_rms(flat, eps))
+    return product(flat, function).mul_(inverse_rms(flat, eps))
 
 
 def _mixes(z: Tensor, base: Tensor, scale: Tensor, count: int, eps: float, iterations: int) -> Mixes:
@@ -98,17 +99,17 @@ def _sinkhorn(logits: Tensor, eps: float, iterations: int) -> Tensor:
     A product with a matrix of zeros and ones gives every entry the sum of its row or column; a column of ones
     beside the entries brings ``eps`` into the same product.
     """
-    count = logits.shape[-1]
-    table = logits.new_ones(len(logits), count * count + 1)
+    num_rows, count = logits.shape[:2]
+    table = logits.new_ones(max(num_rows, fewest_rows(logits.dtype)), count * count + 1)
     entries = table[:, :-1]
-    torch.add(torch.softmax(logits, -1).flatten(1), constant(eps), out=entries)
+    torch.add(torch.softmax(logits, -1).flatten(1), constant(eps), out=entries[:num_rows])
     of_rows, of_columns = _sums(count, eps)
     sums = torch.mm(table, of_columns)
     entries.div_(sums)
     for _ in range(iterations - 1):
         entries.div_(torch.mm(table, of_rows, out=sums))
         entries.div_(torch.mm(table, of_columns, out=sums))
-    return entries.unflatten(-1, (count, count))
+    return entries[:num_rows].unflatten(-1, (count, count))
 
 
 @lru_cache(maxsize=8)

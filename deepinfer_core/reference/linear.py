@@ -10,14 +10,15 @@ from torch import Tensor
 
 from deepinfer_core.ops.cases import TORCH_DTYPES
 from deepinfer_core.ops.limits import Site
-from deepinfer_core.reference.products import pack_dense, rows_of
+from deepinfer_core.reference.chunks import with_copies
+from deepinfer_core.reference.products import fewest_rows, pack_dense, product, rows_of
 from deepinfer_core.reference.rounding import cast
 from deepinfer_core.tensor import QuantTensor
 
 
 def run_linear(x: Tensor | QuantTensor, weight: Tensor, *, out: str) -> Tensor:
     """``linear.linear`` with a packed weight."""
-    return cast(torch.mm(rows_of(x, weight.dtype), weight), TORCH_DTYPES[out])
+    return cast(product(rows_of(x, weight.dtype), weight), TORCH_DTYPES[out])
 
 
 def pack_groups(weights: Mapping[str, Any], site: Site) -> Mapping[str, Any]:
@@ -39,10 +40,13 @@ def run_grouped_linear(x: Tensor | QuantTensor, weight: Tensor, *, groups: int, 
 def grouped_product(rows: Tensor, maps: Tensor) -> Tensor:
     """``[T, groups * rank]``: each group of channels times the map of its group ``[groups, in, rank]``."""
     groups, width, rank = maps.shape
-    results = torch.bmm(rows.view(-1, groups, width).transpose(0, 1), maps)
-    return results.transpose(0, 1).reshape(-1, groups * rank)
+    count, fewest = rows.shape[0], fewest_rows(rows.dtype)
+    if 0 < count < fewest:
+        return grouped_product(with_copies(rows, fewest), maps)[:count]
+    results = torch.bmm(rows.view(count, groups, width).transpose(0, 1), maps)
+    return results.transpose(0, 1).reshape(count, groups * rank)
 
 
 def run_vocabulary_logits(x: Tensor, head: Tensor) -> Tensor:
     """``embedding.vocabulary_logits`` with a packed head."""
-    return torch.mm(cast(x, head.dtype), head)
+    return product(cast(x, head.dtype), head)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ class _Places:
         The section is read as overlapping windows, one from each item on, so that rows of all blocks are one
         axis of one tensor and are copied as a whole.
         """
-        size, dtype = _widest_item(storage, first_byte, num_bytes)
+        size, dtype = _widest_item(storage.stride(0), storage.storage_offset(), first_byte, num_bytes)
         used = first_byte + self.rows_per_block * num_bytes
         items = storage[:, first_byte:used].view(dtype)
         width, stride = num_bytes // size, items.stride(0)
@@ -78,9 +79,9 @@ class _Places:
         return rows.view(torch.uint8).view(*self.shape, num_bytes)
 
 
-def _widest_item(storage: Tensor, *sizes: int) -> tuple[int, torch.dtype]:
-    """Bytes and type of the largest items that rows and blocks are made of."""
-    numbers = (storage.stride(0), storage.storage_offset(), *sizes)
+@lru_cache(maxsize=256)
+def _widest_item(*numbers: int) -> tuple[int, torch.dtype]:
+    """Bytes and type of the largest items of which all these numbers of bytes are multiples."""
     return next((size, dtype) for size, dtype in _ITEMS if not any(number % size for number in numbers))
 
 

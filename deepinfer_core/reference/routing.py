@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from deepinfer_core.ops.cases import TORCH_DTYPES
+from deepinfer_core.reference.products import product
 from deepinfer_core.reference.rounding import cast, constant
 
 
@@ -20,7 +21,7 @@ def run_route(
     logits_dtype: str = "f32",
 ) -> tuple[Tensor, Tensor]:
     """``moe.route`` with a packed router."""
-    logits = cast(torch.mm(cast(x, router.dtype), router), TORCH_DTYPES[logits_dtype])
+    logits = cast(product(cast(x, router.dtype), router), TORCH_DTYPES[logits_dtype])
     return run_select_experts(logits, bias, experts_per_token=experts_per_token, scaling=scaling)
 
 
@@ -28,7 +29,7 @@ def run_select_experts(
     logits: Tensor, bias: Tensor, *, experts_per_token: int, scaling: float
 ) -> tuple[Tensor, Tensor]:
     """``moe.select_experts``."""
-    score = softplus(logits).sqrt_()
+    score = softplus(logits.double()).sqrt_().float()  # float32 bits of vector and scalar code differ
     order = torch.sort(score + bias, dim=-1, descending=True, stable=True).indices[:, :experts_per_token]
     chosen = score.gather(1, order)
     total = chosen.sum(-1, keepdim=True).add_(constant(1e-20))

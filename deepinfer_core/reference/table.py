@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from deepinfer_core.backend.interface import Implementation, OpTable
 from deepinfer_core.ops.attention.metadata import entry_slots, window_slots
 from deepinfer_core.ops.attention.project_output import project_output
@@ -19,7 +22,7 @@ from deepinfer_core.ops.indexer.top_k import block_maximum, top_k
 from deepinfer_core.ops.kv_cache.compress_pairs import compress_pairs
 from deepinfer_core.ops.kv_cache.rotate_store import extend_window, rotate_store
 from deepinfer_core.ops.kv_cache.store import load, store
-from deepinfer_core.ops.limits import attribute_in, dtype_in
+from deepinfer_core.ops.limits import Limit, Site, attribute_in, dtype_in
 from deepinfer_core.ops.linear.grouped_linear import grouped_linear
 from deepinfer_core.ops.linear.linear import linear
 from deepinfer_core.ops.moe.experts import expert_layer, expert_mlp, swiglu
@@ -45,48 +48,78 @@ from deepinfer_core.reference.routing import run_route, run_select_experts
 from deepinfer_core.reference.selection import run_index_scores, run_select_entries, run_select_within_candidates
 from deepinfer_core.reference.top_k import run_block_maximum, run_top_k
 
-_FLOAT32 = (dtype_in("bf16", "f32"),)
-"""Works in float32; float64 activations, which exist for exact comparison, run by reference."""
+Pack = Callable[[Mapping[str, Any], Site], Mapping[str, Any]]
 
-_DENSE = "weights dequantised once; dense product"
+_FLOAT32 = dtype_in("bf16", "f32")
+"""Works in float32; float64 activations, which exist for exact comparison, run by reference."""
+_FLOAT64 = dtype_in("f64")
+_REPEATS = Limit(
+    "products must not depend on the rows beside",
+    lambda site: site.facts.get("row_invariant_products") == "yes",
+    lambda site: f"row_invariant_products={site.facts.get('row_invariant_products', 'unknown')}",
+)
+
+
+def _by_row(run: Callable[..., Any], *limits: Limit, pack: Pack | None = None) -> tuple[Implementation]:
+    """Works on each row as if it were alone."""
+    return (Implementation(run, (_FLOAT32, *limits), pack, row_invariant=True),)
+
+
+def _by_step(run: Callable[..., Any]) -> tuple[Implementation]:
+    """Looks at all rows of the step together and claims nothing about one alone."""
+    return (Implementation(run, (_FLOAT32,)),)
+
+
+def _with_products(run: Callable[..., Any], *limits: Limit, pack: Pack | None = None) -> tuple[Implementation, ...]:
+    """Works on each row as if it were alone, as far as this machine's products do."""
+    note = "dense copies of the weights" if pack else ""
+    return (
+        Implementation(run, (_FLOAT32, *limits, _REPEATS), pack, row_invariant=True, note=note),
+        Implementation(run, (_FLOAT32, *limits), pack, note=note),
+    )
+
+
+def _exact(run: Callable[..., Any], pack: Pack) -> tuple[Implementation]:
+    """The same in float64."""
+    return (Implementation(run, (_FLOAT64,), pack, note="dense copies of the weights"),)
+
 
 TABLE = OpTable(
     {
-        apply_rotary: (Implementation(run_apply_rotary, _FLOAT32),),
-        block_maximum: (Implementation(run_block_maximum, _FLOAT32),),
-        collapse: (Implementation(run_collapse, _FLOAT32),),
-        compress_pairs: (Implementation(run_compress_pairs, _FLOAT32),),
-        dequantize: (Implementation(run_dequantize),),
-        enter: (Implementation(run_enter, (*_FLOAT32, attribute_in("shifted", True))),),
-        entry_slots: (Implementation(run_entry_slots),),
-        expert_layer: (Implementation(run_expert_layer, _FLOAT32, pack=pack_experts, note=_DENSE),),
-        expert_mlp: (Implementation(run_expert_mlp, _FLOAT32, pack=pack_experts, note=_DENSE),),
-        extend_window: (Implementation(run_extend_window, _FLOAT32),),
-        gate: (Implementation(run_gate, _FLOAT32, pack=pack_gate),),
-        grouped_linear: (Implementation(run_grouped_linear, pack=pack_groups, note=_DENSE),),
-        index_scores: (Implementation(run_index_scores, _FLOAT32),),
-        linear: (Implementation(run_linear, pack=pack_dense, note=_DENSE),),
-        load: (Implementation(run_load, _FLOAT32),),
-        lookup: (Implementation(run_lookup, _FLOAT32),),
-        mixes: (Implementation(run_mixes, _FLOAT32),),
-        project_output: (Implementation(run_project_output, _FLOAT32, pack=pack_output, note=_DENSE),),
-        quantize: (Implementation(run_quantize, _FLOAT32),),
-        rms_norm: (Implementation(run_rms_norm, _FLOAT32),),
-        rms_norm_quantize: (
-            Implementation(run_rms_norm_quantize, (*_FLOAT32, attribute_in("format", "mxfp8", "mxfp4"))),
-        ),
-        route: (Implementation(run_route, _FLOAT32, pack=pack_dense, note=_DENSE),),
-        rotate_store: (Implementation(run_rotate_store, _FLOAT32),),
-        select_entries: (Implementation(run_select_entries, _FLOAT32),),
-        select_experts: (Implementation(run_select_experts, _FLOAT32),),
-        select_within_candidates: (Implementation(run_select_within_candidates, _FLOAT32),),
-        sparse_decode: (Implementation(run_sparse_decode, _FLOAT32),),
-        sparse_prefill: (Implementation(run_sparse_prefill, _FLOAT32),),
-        store: (Implementation(run_store, _FLOAT32),),
-        swiglu: (Implementation(run_swiglu, _FLOAT32),),
-        top_k: (Implementation(run_top_k, _FLOAT32),),
-        update: (Implementation(run_update, _FLOAT32),),
-        window_slots: (Implementation(run_window_slots),),
-        vocabulary_logits: (Implementation(run_vocabulary_logits, pack=pack_dense, note=_DENSE),),
+        apply_rotary: _by_row(run_apply_rotary),
+        block_maximum: _by_row(run_block_maximum),
+        collapse: _with_products(run_collapse),
+        compress_pairs: _by_step(run_compress_pairs),
+        dequantize: (Implementation(run_dequantize, row_invariant=True),),
+        enter: _with_products(run_enter, attribute_in("shifted", True)),
+        entry_slots: (Implementation(run_entry_slots, row_invariant=True),),
+        expert_layer: _with_products(run_expert_layer, pack=pack_experts),
+        expert_mlp: _with_products(run_expert_mlp, pack=pack_experts),
+        extend_window: _by_row(run_extend_window),
+        gate: _by_row(run_gate, pack=pack_gate),
+        grouped_linear: _with_products(run_grouped_linear, pack=pack_groups) + _exact(run_grouped_linear, pack_groups),
+        index_scores: _by_step(run_index_scores),
+        linear: _with_products(run_linear, pack=pack_dense) + _exact(run_linear, pack_dense),
+        load: _by_row(run_load),
+        lookup: _by_row(run_lookup),
+        mixes: _with_products(run_mixes),
+        project_output: _with_products(run_project_output, pack=pack_output),
+        quantize: _by_row(run_quantize),
+        rms_norm: _by_row(run_rms_norm),
+        rms_norm_quantize: _by_row(run_rms_norm_quantize, attribute_in("format", "mxfp8", "mxfp4")),
+        rotate_store: _by_row(run_rotate_store),
+        route: _with_products(run_route, pack=pack_dense),
+        select_entries: _by_step(run_select_entries),
+        select_experts: _by_row(run_select_experts),
+        select_within_candidates: _by_step(run_select_within_candidates),
+        sparse_decode: _with_products(run_sparse_decode),
+        sparse_prefill: _by_step(run_sparse_prefill),
+        store: _by_row(run_store),
+        swiglu: _by_row(run_swiglu),
+        top_k: _by_row(run_top_k),
+        update: _by_row(run_update),
+        vocabulary_logits: _with_products(run_vocabulary_logits, pack=pack_dense)
+        + _exact(run_vocabulary_logits, pack_dense),
+        window_slots: (Implementation(run_window_slots, row_invariant=True),),
     }
 )
