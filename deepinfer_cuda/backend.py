@@ -4,34 +4,48 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from deepinfer_core.backend.capability import Capabilities
 from deepinfer_core.backend.interface import OpTable
-from deepinfer_core.errors import UnsupportedByBackend
+from deepinfer_core.errors import CapacityError
+from deepinfer_cuda.device import CudaDevice
+from deepinfer_cuda.interpreter import InterpretedDevice, is_interpreting
+from deepinfer_cuda.ops import TABLE
 
 if TYPE_CHECKING:
     from deepinfer_core.backend.device import Device
 
 
 class CudaBackend:
-    """A skeleton that says so: an empty table, no device."""
+    """Kernels in Triton, on NVIDIA GPUs of compute capability 9.0 or more, or in Triton's interpreter."""
 
     name = "cuda"
 
+    def __init__(self) -> None:
+        self._devices: dict[int, Device] = {}
+
     @property
     def table(self) -> OpTable:
-        """No op is claimed."""
-        return OpTable()
+        """Every op that has a kernel, family by family (``deepinfer_cuda.ops``)."""
+        return TABLE
 
     @property
     def capabilities(self) -> Capabilities:
-        """None is claimed."""
-        return Capabilities()
+        """The interpreter has none: it records nothing and has no queue to wait for."""
+        if is_interpreting():
+            return Capabilities()
+        return Capabilities(graph_capture=True, no_sync_scope=True, pinned_memory=True, streams=True)
 
     def device(self, index: int = 0) -> Device:
-        """Refuse.
+        """The GPU with this index, or the interpreter.
 
         Raises:
-            UnsupportedByBackend: Always; says what is missing.
+            CapacityError: There is no such device.
         """
-        missing = "this version has no device code (streams, memory, graphs)"
-        raise UnsupportedByBackend(self.name, [f"device {index} was asked for, but {missing}; use accelerator 'cpu'"])
+        count = 1 if is_interpreting() else torch.cuda.device_count()
+        if not 0 <= index < count:
+            raise CapacityError(f"backend 'cuda' has {count} devices; there is no device {index}")
+        if index not in self._devices:
+            self._devices[index] = InterpretedDevice() if is_interpreting() else CudaDevice(index)
+        return self._devices[index]

@@ -1,0 +1,85 @@
+"""One NVIDIA GPU: memory, uploads, captured graphs, and the scope in which waiting for it is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.backend.device import MemoryInfo
+
+
+@dataclass(frozen=True, slots=True)
+class CudaGraph:
+    """Recorded launches; they read and write the buffers used while they were recorded."""
+
+    graph: torch.cuda.CUDAGraph
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
+class CudaDevice:
+    """The device with one index."""
+
+    def __init__(self, index: int) -> None:
+        self._device = torch.device("cuda", index)
+        properties = torch.cuda.get_device_properties(index)
+        self._facts = {
+            "architecture": f"sm{properties.major}{properties.minor}",
+            "name": properties.name,
+            "memory_bytes": str(properties.total_memory),
+            "compute_units": str(properties.multi_processor_count),
+        }
+
+    @property
+    def torch_device(self) -> torch.device:
+        return self._device
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Architecture ``sm90`` or ``sm100``, name, memory and multiprocessors."""
+        return self._facts
+
+    def memory(self) -> MemoryInfo:
+        """What the driver reports once the allocator has given back what it does not use."""
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(self._device)
+        return MemoryInfo(free_bytes=free, total_bytes=total)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def upload(self, host: Tensor) -> Tensor:
+        """Copy through pinned memory, so that the host need not wait; pinned buffers are reused once they were read."""
+        staged = host if host.is_pinned() else host.contiguous().pin_memory()
+        return staged.to(self._device, non_blocking=True)
+
+    def capture(self, work: Callable[[], None]) -> CudaGraph:
+        """Record ``work`` on a stream of its own; tensors that it makes stay where they are for every replay."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        return CudaGraph(graph)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return _waiting_is_an_error()
+
+
+@contextmanager
+def _waiting_is_an_error() -> Iterator[None]:
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

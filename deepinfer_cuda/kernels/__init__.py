@@ -1,0 +1,1 @@
+"""Kernels, one per file, named after what they compute."""

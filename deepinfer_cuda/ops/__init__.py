@@ -1,0 +1,11 @@
+"""Adapters of one op family each: the contract of core in, a launch of a kernel out."""
+
+from __future__ import annotations
+
+from deepinfer_core.backend.interface import OpTable
+from deepinfer_cuda.ops import norm
+
+_FAMILIES = (norm,)
+
+TABLE = OpTable({op: found for family in _FAMILIES for op, found in family.IMPLEMENTATIONS.items()})
+"""Every implementation of the backend; each family's module lists its own."""
