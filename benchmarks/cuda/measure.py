@@ -62,13 +62,16 @@ class Ceilings:
 
 def measure_ceilings() -> Ceilings:
     """A copy of 4 GiB, and a product of 8192-sided bf16 matrices of random numbers."""
-    source = torch.empty(4 << 30, dtype=torch.uint8, device="cuda").random_()
-    target = torch.empty_like(source)
-    copy_us = time_us([lambda: target.copy_(source)])
-    del target, source
+    copy_us = _copy_us(4 << 30)
     a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     product_us = time_us([lambda: torch.mm(a, b)])
     return Ceilings(bytes_per_s=2 * (4 << 30) / copy_us * 1e6, flop_per_s=2 * 8192**3 / product_us * 1e6)
+
+
+def _copy_us(num_bytes: int) -> float:
+    source = torch.empty(num_bytes, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    return time_us([lambda: target.copy_(source)])
 
 
 def time_us(works: list[Work]) -> float:

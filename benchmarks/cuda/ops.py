@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from measure import Ceilings, measure_ceilings, run  # noqa: E402 - beside this file
+from measure import Ceilings, measure_ceilings, run
 
 FAMILIES = ("linear", "moe", "attention", "indexer", "hyper_connection", "rows", "sampling")
 

@@ -43,7 +43,7 @@ class ModelGraph:
         self._binder = builder.binder
         self._embed = builder.bind(
             token_embedding,
-            weights={"table": parameters.embedding},
+            weights={"table": builder.place(parameters.embedding)},
             sizes={"V": architecture.vocab_size, "H": architecture.hidden_size},
             out=builder.act,
         )
@@ -51,19 +51,19 @@ class ModelGraph:
         self._hash = None
         if architecture.engram is not None and hash_setup is not None:
             self._hash = NgramHash(builder, architecture.engram, hash_setup.tables, hash_setup.pad_id)
-        layers = [DecoderLayer(builder, layer, p) for layer, p in enumerate(parameters.layers)]
+        layers = [DecoderLayer(builder, layer, builder.place(p)) for layer, p in enumerate(parameters.layers)]
         self._encoder, self._decoder = (
             layers[: architecture.num_encoder_layers],
             layers[architecture.num_encoder_layers :],
         )
-        self._head = Head(builder, parameters.norm, parameters.head_mix)
+        self._head = Head(builder, builder.place(parameters.norm), builder.place(parameters.head_mix))
         self._logits = builder.bind(
             vocabulary_logits,
-            weights={"head": parameters.head},
+            weights={"head": builder.place(parameters.head)},
             sizes={"V": architecture.vocab_size, "H": architecture.hidden_size},
         )
         self.draft = (
-            DraftModule(builder, parameters.draft, self._embed, self._expand, self._logits)
+            DraftModule(builder, builder.place(parameters.draft), self._embed, self._expand, self._logits)
             if parameters.draft
             else None
         )

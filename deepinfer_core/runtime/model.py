@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deepinfer_core.backend.binding import Binder
@@ -103,9 +104,9 @@ def bind_model(
     table_rows = positions + (architecture.draft.block_size if architecture.draft else 0)
     plain, compressed = (rotary_table(table_rows, architecture.attention, compressed=c) for c in (False, True))
     tables = (plain.to(device.torch_device), compressed.to(device.torch_device))
-    builder = Builder(architecture, numerics, binder, tables)
+    builder = Builder(architecture, numerics, binder, tables, partial(to_device, device=device.torch_device))
     setup = _hash_setup(architecture, compressed_map)
-    graph = ModelGraph(builder, to_device(parameters, device.torch_device), setup)
+    graph = ModelGraph(builder, parameters, setup)
     sampler = Sampler(binder, vocab_size=architecture.vocab_size, eos_token_id=architecture.eos_token_id)
     report = binder.finish()
     log.info(report.summary())

@@ -182,8 +182,9 @@ def _stacked(source: TensorSource, prefix: str, num_experts: int, matrices: tupl
 
 def _stack(source: TensorSource, names: list[list[str]]) -> Tensor:
     """Bytes ``[experts, rows, width]``; each tensor is copied once, straight to its place."""
-    rows, width = source.tensor(names[0][0]).shape
-    stack = torch.empty(len(names), rows * len(names[0]), width, dtype=torch.uint8)
+    first = source.tensor(names[0][0])
+    rows, width = first.shape
+    stack = torch.empty(len(names), rows * len(names[0]), width, dtype=torch.uint8, device=first.device)
     for expert, matrices in enumerate(names):
         for number, name in enumerate(matrices):
             stack[expert, number * rows : (number + 1) * rows].copy_(_bytes(source.tensor(name)))

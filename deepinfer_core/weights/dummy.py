@@ -23,20 +23,26 @@ class DummyTensors:
 
     No path of the model is degenerate: mixes, sinks and router biases differ from layer to layer, norm weights
     are near one, matrices keep the size of what passes through them, scales vary from group to group.
+
+    Args:
+        architecture: The model's shape.
+        device: Where tensors are made. Each kind of device draws numbers of its own: only those made on the host are
+            the same on every machine.
     """
 
-    def __init__(self, architecture: ModelArchitecture) -> None:
+    def __init__(self, architecture: ModelArchitecture, device: torch.device | str = "cpu") -> None:
         self._expected = {tensor.name: tensor for tensor in expected_tensors(architecture)}
+        self._device = torch.device(device)
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of a published name, with the element type and shape of the format."""
         expected = self._expected[name]
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()))
         match expected.dtypes[0]:
             case "F8_E4M3":
                 return _e4m3(expected.shape, generator)
             case "I8":
-                return torch.randint(-128, 128, expected.shape, dtype=torch.int8, generator=generator)
+                return _integers(-128, 128, expected.shape, generator, torch.int8)
             case "F8_E8M0":
                 return self._scale(expected, generator)
             case "F32":
@@ -54,21 +60,25 @@ class DummyTensors:
         else:
             width, rms = weight.shape[1], _E4M3_RMS
         exponent = round(torch.tensor(width**-0.5 / rms).log2().item())
-        jitter = torch.randint(-1, 2, expected.shape, generator=generator)
+        jitter = _integers(-1, 2, expected.shape, generator, torch.int64)
         return (jitter + (exponent + _SCALE_BIAS)).to(torch.uint8).view(torch.float8_e8m0fnu)
+
+
+def _integers(low: int, high: int, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return torch.randint(low, high, shape, dtype=dtype, generator=generator, device=generator.device)
 
 
 def _e4m3(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Normally distributed E4M3 values: random bytes look up the 256 quantiles of the distribution."""
     quantiles = torch.special.ndtri((torch.arange(256, dtype=torch.float64) + 0.5) / 256)
-    codes = (quantiles * _E4M3_RMS).to(torch.float8_e4m3fn).view(torch.uint8)
-    drawn = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    codes = (quantiles * _E4M3_RMS).to(torch.float8_e4m3fn).view(torch.uint8).to(generator.device)
+    drawn = _integers(0, 256, shape, generator, torch.uint8)
     return codes[drawn.int()].view(torch.float8_e4m3fn)
 
 
 def _dense(expected: ExpectedTensor, generator: torch.Generator) -> Tensor:
     """Values of an unquantised tensor, by the kind that its name tells."""
-    normal = torch.randn(expected.shape, generator=generator)
+    normal = torch.randn(expected.shape, generator=generator, device=generator.device)
     leaf = expected.name.removesuffix(".weight").rpartition(".")[2]
     if "norm" in leaf or leaf in ("q_weight", "k_weight"):
         return 1 + 0.1 * normal

@@ -79,6 +79,7 @@ class Roundings:
         recorded: Rounded values by site.
         near_ties: Groups that noise may round differently.
         num_taken_over: Values of the other run that are not this run's own.
+        num_undecided: Values that noise may round differently, in sites that are taken over.
         num_wrong: Values of the other run that noise does not explain.
     """
 
@@ -87,6 +88,7 @@ class Roundings:
     recorded: dict[Site, Tensor] = field(default_factory=dict)
     near_ties: list[Nudge] = field(default_factory=list)
     num_taken_over: int = 0
+    num_undecided: int = 0
     num_wrong: int = 0
     _counts: Counter[str] = field(default_factory=Counter)
 
@@ -119,6 +121,7 @@ class Roundings:
         """Count what is taken over, and what of it noise does not explain."""
         values = torch.stack((possible.own, possible.larger, possible.smaller))
         self.num_taken_over += int((rounded != own).sum())
+        self.num_undecided += int((values != own).any(0).sum())
         self.num_wrong += int(((rounded < values.amin(0)) | (rounded > values.amax(0))).sum())
 
 

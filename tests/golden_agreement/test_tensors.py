@@ -61,7 +61,8 @@ def test_float32_agrees_in_every_tensor_up_to_undecided_roundings(
     if found:
         run = workshop.replayed(file, exact)
         assert run.roundings.num_wrong == 0, "a rounding of the exact run is not among those that noise may cause"
-        assert run.roundings.num_taken_over > 0, f"no rounding differs, and yet: {found}"
+        # The first run rounds with native ops, this one with their references: each may decide a near-tie by its own noise.
+        assert run.roundings.num_undecided > 0, f"no rounding is undecided, and yet: {found}"
         found = problems(compare_with(file, run.tensors))
 
     assert found == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from deepinfer_core.ops.quantize.quantize import quantize
 
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from deepinfer_core.config.numerics import Numerics
     from deepinfer_core.ops.declare import Op
 
+Record = TypeVar("Record")
+
+
+class Place(Protocol):
+    """Moves a record of parameters, or one tensor, to where it is bound."""
+
+    def __call__(self, record: Record) -> Record: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Builder:
@@ -25,12 +33,15 @@ class Builder:
         numerics: The run's arithmetic.
         binder: Where ops are bound.
         tables: Rotary tables: of layers without and with compressed entries.
+        place: Called layer by layer, so that a device holds what was packed and one layer as it was stored, never the
+            whole model twice.
     """
 
     architecture: ModelArchitecture
     numerics: Numerics
     binder: Binder
     tables: tuple[Tensor, Tensor]
+    place: Place
 
     @property
     def act(self) -> str:

@@ -1,0 +1,176 @@
+"""Decode steps that are recorded once for each bucket of sizes and replayed (spec engine/09 B9).
+
+A step of any size below a bucket's runs in that bucket's recording: rows that are missing are padding rows of
+sequence -1, sequences that are missing have no blocks and the dummy state slot. One upload brings all inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from deepinfer_core.model.step_inputs import StepInputs
+from deepinfer_core.runtime.batch import NO_COMPRESSED_ID, SequenceRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from deepinfer_core.backend.device import CapturedGraph
+    from deepinfer_core.model.step_inputs import KVCaches, StepContext
+    from deepinfer_core.runtime.model import BoundModel
+
+_PADDING = {"compressed_ids": NO_COMPRESSED_ID, "row_sequence": -1, "ngram_history": NO_COMPRESSED_ID}
+"""Values of padding rows and sequences where they are not 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Sizes of one recording.
+
+    Attributes:
+        rows: Query rows.
+        sequences: Sequences.
+        blocks: Cache blocks of the longest sequence.
+    """
+
+    rows: int
+    sequences: int
+    blocks: int
+
+    @staticmethod
+    def of(sequences: Sequence[SequenceRows]) -> Bucket:
+        """The smallest bucket that holds a step: each size rounded up to a power of two."""
+        rows = sum(len(s.token_ids) for s in sequences)
+        longest = max((len(s.blocks) for s in sequences), default=0)
+        return Bucket(rows=_round_up(rows), sequences=_round_up(len(sequences)), blocks=_round_up(longest))
+
+
+class StepBuffer:
+    """The inputs of one bucket: one int32 buffer on the device, and the views that the graph reads."""
+
+    def __init__(self, bucket: Bucket, lookback: int, device: torch.device) -> None:
+        self._shapes = _shapes(bucket, lookback)
+        sizes = [rows * width for rows, width in self._shapes.values()]
+        self._host = torch.zeros(sum(sizes), dtype=torch.int32)
+        self._storage = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
+        self._host_views = self._views(self._host)
+        views = self._views(self._storage)
+        self.inputs = StepInputs(**views, host_query_lengths=None, host_context_lengths=None)
+
+    def fill(self, sequences: Sequence[SequenceRows]) -> Tensor:
+        """Write a step into the host's copy of the buffer and return it; the caller uploads it."""
+        for name, view in self._host_views.items():
+            view.fill_(_PADDING.get(name, 0))
+        for name, values in _columns(sequences).items():
+            self._host_views[name][: len(values)] = torch.tensor(values, dtype=torch.int32)
+        for index, sequence in enumerate(sequences):
+            history = list(sequence.ngram_history)[: self._host_views["ngram_history"].shape[1]]
+            self._host_views["ngram_history"][index, : len(history)] = torch.tensor(history, dtype=torch.int32)
+            self._host_views["block_table"][index, : len(sequence.blocks)] = torch.tensor(
+                sequence.blocks, dtype=torch.int32
+            )
+        return self._host
+
+    def take(self, uploaded: Tensor) -> None:
+        """Copy an uploaded step to where the recording reads it."""
+        self._storage.copy_(uploaded)
+
+    def _views(self, storage: Tensor) -> dict[str, Tensor]:
+        pieces = storage.split([rows * width for rows, width in self._shapes.values()])
+        shaped: dict[str, Tensor] = {}
+        for (name, (rows, width)), piece in zip(self._shapes.items(), pieces, strict=True):
+            shaped[name] = piece.view(rows, width) if name in ("ngram_history", "block_table") else piece
+        return shaped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recording:
+    """One bucket's graph; ``latest`` holds the results of the pass that was recorded or, without capture, run last."""
+
+    buffer: StepBuffer
+    graph: CapturedGraph
+    latest: dict[str, tuple[Tensor, StepContext]]
+
+
+class CapturedDecode:
+    """Decode steps of one model over one set of caches, a recording for each bucket that was met."""
+
+    def __init__(self, model: BoundModel, caches: KVCaches) -> None:
+        self._model = model
+        self._caches = caches
+        self._recordings: dict[Bucket, _Recording] = {}
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Buckets that are recorded."""
+        return tuple(self._recordings)
+
+    @torch.inference_mode()
+    def run(self, sequences: Sequence[SequenceRows]) -> tuple[Tensor, StepContext]:
+        """One decode step.
+
+        Args:
+            sequences: Rows per sequence, in batch order.
+
+        Returns:
+            Hidden rows ``[T, H]`` of the rows given and the step's shared values (padding included); both are
+            overwritten by the next step of the same bucket.
+        """
+        bucket, device = Bucket.of(sequences), self._model.device
+        recording = self._recordings.get(bucket) or self._record(bucket)
+        recording.buffer.take(device.upload(recording.buffer.fill(sequences)))
+        recording.graph.replay()
+        hidden, step = recording.latest["step"]
+        return hidden[: sum(len(s.token_ids) for s in sequences)], step
+
+    def _record(self, bucket: Bucket) -> _Recording:
+        """Run once on padding alone, so that everything is compiled and planned, then record."""
+        model = self._model
+        buffer = StepBuffer(bucket, model.lookback, model.device.torch_device)
+        buffer.take(model.device.upload(buffer.fill(())))
+        latest: dict[str, tuple[Tensor, StepContext]] = {}
+
+        def work() -> None:
+            step = model.graph.begin(buffer.inputs, self._caches)
+            latest["step"] = model.graph.forward(step), step
+
+        work()
+        recording = _Recording(buffer=buffer, graph=model.device.capture(work), latest=latest)
+        self._recordings[bucket] = recording
+        return recording
+
+
+def _round_up(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def _shapes(bucket: Bucket, lookback: int) -> dict[str, tuple[int, int]]:
+    """Rows and columns of every input."""
+    rows, sequences = (bucket.rows, 1), (bucket.sequences, 1)
+    return {
+        "ids": rows,
+        "compressed_ids": rows,
+        "positions": rows,
+        "row_sequence": rows,
+        "state_slots": sequences,
+        "context_lengths": sequences,
+        "query_lengths": sequences,
+        "ngram_history": (bucket.sequences, lookback),
+        "block_table": (bucket.sequences, bucket.blocks),
+    }
+
+
+def _columns(sequences: Sequence[SequenceRows]) -> dict[str, list[int]]:
+    """Inputs with one number for each row or sequence."""
+    return {
+        "ids": [i for s in sequences for i in s.token_ids],
+        "compressed_ids": [i for s in sequences for i in s.compressed_ids],
+        "positions": [s.start + i for s in sequences for i in range(len(s.token_ids))],
+        "row_sequence": [index for index, s in enumerate(sequences) for _ in s.token_ids],
+        "state_slots": [s.state_slot for s in sequences],
+        "context_lengths": [s.start + len(s.token_ids) for s in sequences],
+        "query_lengths": [len(s.token_ids) for s in sequences],
+    }
