@@ -1,6 +1,6 @@
 """The layer slice on one accelerator: prefill and decode at released widths, op by op, against the floors.
 
-    python benchmarks/slice.py [--accelerator cuda] [--prefill 4096 16384] [--decode 1x8192 64x131072] [--json FILE] [--plot FILE]
+    python benchmarks/slice.py [--prefill 4096 16384] [--decode 1x8192 64x131072] [--json FILE] [--plot FILE]
 
 Every op of a step is also timed alone, on the inputs that it had in the step, and its floor counted from bytes and
 FLOP (slice_costs.py). The step is timed whole: a prefill eagerly, a decode step as one recorded graph. Caches hold
@@ -18,7 +18,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -109,7 +109,7 @@ class Recorder:
         self._depth = 0
         self.calls: dict[str, Call] = defaultdict(Call)
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Self:
         original = BoundOp.__call__
         self._original = original
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from measure import Ceilings
+
+if TYPE_CHECKING:
+    from measure import Ceilings
 
 
 def plot_roofline(steps: list[dict[str, Any]], ceilings: Ceilings, machine: str, file: Path) -> None:

@@ -58,7 +58,8 @@ def line(row: dict[str, Any]) -> str:
         return f"{what} FAILED {row['failed']}{error}"
     peer = f" x{row['times_peer']:.2f} peer" if "times_peer" in row else ""
     mark = "" if row["share"] >= row["target"] else " <"
-    return f"{what} {row['us']:9.1f} us {100 * row['share']:5.1f} % of floor (target {100 * row['target']:.0f}){mark}{peer}{error}"
+    share = f"{100 * row['share']:5.1f} % of floor (target {100 * row['target']:.0f})"
+    return f"{what} {row['us']:9.1f} us {share}{mark}{peer}{error}"
 
 
 def result(ceilings: Ceilings, rows: list[dict[str, Any]]) -> dict[str, Any]:
