@@ -44,6 +44,15 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def interpreter(session: nox.Session) -> None:
+    """CUDA kernels in Triton's interpreter: the cases of every native op; arguments name further suites."""
+    suites = [f"tests/conformance/test_{name}.py" for name in ("ops", *session.posargs)]
+    environment = {"OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+    workers = ("-n", str(WORKERS))
+    session.run("python", "-m", "pytest", *workers, *suites, "--accelerator", "cuda", "-k", "native", env=environment)
+
+
+@nox.session
 def slow(session: nox.Session) -> None:
     """The tests that take more than ten seconds each: wide sweeps and long golden prompts."""
     session.run("python", "-m", "pytest", "-m", "slow", *session.posargs)
