@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class CudaDevice:
 
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
+        self._graph_memory: Any = None
         properties = torch.cuda.get_device_properties(index)
         self._facts = {
             "architecture": f"sm{properties.major}{properties.minor}",
@@ -59,11 +61,17 @@ class CudaDevice:
         return staged.to(self._device, non_blocking=True)
 
     def capture(self, work: Callable[[], None]) -> CudaGraph:
-        """Record ``work`` on a stream of its own; tensors that it makes stay where they are for every replay."""
+        """Record ``work`` on a stream of its own; tensors that it makes stay where they are for every replay.
+
+        All graphs share one pool of memory: what is kept of one recording is not given to the next, what was freed
+        within it is. So graphs must not run at the same time.
+        """
+        if self._graph_memory is None:
+            self._graph_memory = torch.cuda.graph_pool_handle()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            graph.capture_begin(capture_error_mode="thread_local")
+            graph.capture_begin(pool=self._graph_memory, capture_error_mode="thread_local")
             try:
                 work()
             finally:
@@ -76,7 +84,7 @@ class CudaDevice:
 
 
 @contextmanager
-def _waiting_is_an_error() -> Iterator[None]:
+def _waiting_is_an_error() -> Generator[None]:
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def launch(
 
 
 @contextmanager
-def recorded() -> Iterator[list[Launch]]:
+def recorded() -> Generator[list[Launch]]:
     """A scope in which launches are listed and nothing runs; adapters may then be called with ``meta`` tensors."""
     launches: list[Launch] = []
     token = _RECORD.set(launches)

@@ -10,6 +10,7 @@ import torch
 
 from deepinfer_core.model.draft import DraftInputs
 from deepinfer_core.runtime.batch import SequenceRows, int32_row, step_inputs
+from deepinfer_core.runtime.captured import CapturedDecode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,21 +54,33 @@ class Executor:
         self.model = model
         self.caches = caches
         self._draft = model.graph.draft if drafting else None
+        self._captured = CapturedDecode(model, caches) if model.captures_graphs else None
 
     @torch.inference_mode()
     def run(
         self, sequences: Sequence[SequenceRows], *, prefill: bool, record: Recorder | None = None
     ) -> tuple[Tensor, StepContext]:
-        """One forward pass; returns normed hidden rows ``[T, H]`` and the step's shared values."""
+        """One forward pass; returns normed hidden rows ``[T, H]`` and the step's shared values.
+
+        Decode steps are replayed where the backend records them: their results are overwritten by the next one.
+        """
+        if self._captured is not None and not prefill and record is None:
+            hidden, step = self._captured.run(sequences)
+        else:
+            hidden, step = self._run_eagerly(sequences, prefill, record)
+        if self._draft is not None:
+            self._draft.write_context(
+                self.features(step), step.inputs.positions, step.window_stores, self.caches.draft_window
+            )
+        return hidden, step
+
+    def _run_eagerly(
+        self, sequences: Sequence[SequenceRows], prefill: bool, record: Recorder | None
+    ) -> tuple[Tensor, StepContext]:
         model = self.model
         inputs = step_inputs(sequences, prefill=prefill, lookback=model.lookback, device=model.device)
         step = model.graph.begin(inputs, self.caches, record)
-        hidden = model.graph.forward(step)
-        if self._draft is not None:
-            self._draft.write_context(
-                self.features(step), inputs.positions, step.window_stores, self.caches.draft_window
-            )
-        return hidden, step
+        return model.graph.forward(step), step
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

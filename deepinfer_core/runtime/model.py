@@ -45,6 +45,7 @@ class BoundModel:
         report: Which ops run natively.
         max_positions: Positions that the rotary tables cover.
         compressed_map: Token id -> compressed id.
+        captures_graphs: Decode steps are recorded and replayed.
     """
 
     architecture: ModelArchitecture
@@ -56,6 +57,7 @@ class BoundModel:
     report: BindingReport
     max_positions: int
     compressed_map: tuple[int, ...]
+    captures_graphs: bool = False
 
     @property
     def lookback(self) -> int:
@@ -121,6 +123,7 @@ def bind_model(
         report=report,
         max_positions=positions,
         compressed_map=compressed_map,
+        captures_graphs=backend.capabilities.graph_capture,
     )
 
 
