@@ -1,7 +1,7 @@
 """Compile recorded launches for a target that need not be present, and read what they would use there.
 
-The recipe is spec/dependencies.md section 2.1. It works in a process without ``TRITON_INTERPRET``, beside a CPU build of
-torch: Triton carries its own assembler.
+The recipe is spec/dependencies.md section 2.1. It works in a process without ``TRITON_INTERPRET``, beside a CPU build
+of torch: Triton carries its own assembler.
 """
 
 from __future__ import annotations

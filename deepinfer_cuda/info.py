@@ -102,13 +102,14 @@ class CudaInfo:
     def _driver_problem(self, version: str) -> str:
         """Words when the driver cannot run the CUDA release that torch was built with."""
         cuda = self._torch_cuda_version()
-        needed = _LEAST_DRIVER.get(cuda.split(".")[0], 0)
-        if version.split(".")[0].isdecimal() and int(version.split(".")[0]) < needed:
+        needed = _LEAST_DRIVER.get(cuda.partition(".")[0], 0)
+        series = version.partition(".")[0]
+        if series.isdecimal() and int(series) < needed:
             return f"driver {version} is too old for torch's CUDA {cuda}: {needed} or later is needed"
         return ""
 
     def _torch_cuda_version(self) -> str:
-        """CUDA release of the torch that is installed, read from its version file; empty when it is not a CUDA build."""
+        """CUDA release of the installed torch, read from its version file; empty when it is not a CUDA build."""
         torch = self.machine.find_package("torch")
         file = torch / "version.py" if torch else Path("absent")
         found = re.search(r"^cuda\b.*=\s*'([\d.]+)'", file.read_text(), re.MULTILINE) if file.exists() else None

@@ -6,15 +6,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-
-class Kernel(Protocol):
-    """What ``@triton.jit`` makes: indexed by a grid, then called."""
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any: ...
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +17,7 @@ class Launch:
     """One start of a kernel, as its adapter asked for it.
 
     Attributes:
-        kernel: The kernel.
+        kernel: What ``@triton.jit`` made.
         grid: Programs along each axis.
         arguments: Positional arguments in the order of the kernel's parameters.
         constants: Compile-time parameters by name.
