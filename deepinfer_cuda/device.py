@@ -28,7 +28,7 @@ class CudaDevice:
 
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
-        self._graph_memory: Any = None
+        self._first_graph: torch.cuda.CUDAGraph | None = None
         properties = torch.cuda.get_device_properties(index)
         self._facts = {
             "architecture": f"sm{properties.major}{properties.minor}",
@@ -66,18 +66,23 @@ class CudaDevice:
         All graphs share one pool of memory: what is kept of one recording is not given to the next, what was freed
         within it is. So graphs must not run at the same time.
         """
-        if self._graph_memory is None:
-            self._graph_memory = torch.cuda.graph_pool_handle()
+        if self._first_graph is None:  # kept, because a pool ends with the last graph that uses it
+            self._first_graph = self._record(
+                lambda: torch.zeros(1, device=self._device), torch.cuda.graph_pool_handle()
+            )
+        return CudaGraph(self._record(work, self._first_graph.pool()))
+
+    def _record(self, work: Callable[[], object], pool: Any) -> torch.cuda.CUDAGraph:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            graph.capture_begin(pool=self._graph_memory, capture_error_mode="thread_local")
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 work()
             finally:
                 graph.capture_end()
         torch.cuda.current_stream(self._device).wait_stream(stream)
-        return CudaGraph(graph)
+        return graph
 
     def no_sync(self) -> AbstractContextManager[None]:
         return _waiting_is_an_error()

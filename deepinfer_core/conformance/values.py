@@ -35,6 +35,8 @@ def replace_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, tuple | list):
         items = [replace_tensors(item, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {name: replace_tensors(item, change) for name, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = {f.name: replace_tensors(getattr(value, f.name), change) for f in dataclasses.fields(value)}
         return type(value)(**parts)

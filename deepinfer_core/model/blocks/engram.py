@@ -31,9 +31,9 @@ class NgramHash:
             builder.bind(
                 hash_rows,
                 weights={
-                    "multipliers": constant_row(tables.multipliers[index]),
-                    "primes": constant_row(tables.primes[index]),
-                    "offsets": constant_row(tables.offsets[index]),
+                    "multipliers": builder.place(constant_row(tables.multipliers[index])),
+                    "primes": builder.place(constant_row(tables.primes[index])),
+                    "offsets": builder.place(constant_row(tables.offsets[index])),
                 },
                 sizes={"L": shape.max_ngram, "U": shape.hash_columns},
             )

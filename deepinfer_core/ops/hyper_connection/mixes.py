@@ -49,9 +49,7 @@ def mixes(
     """
     count = streams.shape[1]
     z = _projection(streams, function, norm_eps)
-    factor = scale.repeat_interleave(
-        torch.tensor([count, count, count * count], device=scale.device), output_size=len(base)
-    )
+    factor = torch.cat([part.expand(n) for part, n in zip(scale.split(1), (count, count, count**2), strict=True)])
     z = z * factor.to(z.dtype) + base.to(z.dtype)
     pre = torch.sigmoid(z[:, :count]) + eps
     post = 2.0 * torch.sigmoid(z[:, count : 2 * count])

@@ -16,9 +16,6 @@ from deepinfer_core.tensor import QuantTensor
 
 E4M3_MAX = 448.0
 E2M1_MAX = 6.0
-E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Magnitudes of the codes 0..7; bit 3 is the sign."""
-
 _E2M1_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 _SMALLEST_MAXIMUM = {"mxfp8": 1e-4, "mxfp4": E2M1_MAX * 2.0**-126, "fp4_e4m3": E2M1_MAX * 2.0**-9}
 """Floor of a group's largest magnitude, so that a zero group has a valid scale."""
@@ -62,9 +59,11 @@ def unpack_nibbles(packed: Tensor) -> Tensor:
 
 
 def e2m1_values(codes: Tensor) -> Tensor:
-    """4-bit codes -> float32."""
-    table = torch.tensor((*E2M1_VALUES, *(-v for v in E2M1_VALUES)), dtype=torch.float32, device=codes.device)
-    return table[codes.int()]
+    """4-bit codes -> float32: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and bit 3 is the sign. By arithmetic: a table would have to be brought to the device in each step."""
+    wide_codes = codes.int()
+    exponent, mantissa = (wide_codes >> 1) & 3, wide_codes & 1
+    halves = torch.where(exponent == 0, mantissa, (2 + mantissa) << (exponent - 1).clamp_min(0))
+    return halves.float() * torch.where((wide_codes & 8) != 0, -0.5, 0.5)
 
 
 def quantize_rows(x: Tensor, spec: Format) -> QuantTensor:
