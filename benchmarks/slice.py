@@ -31,7 +31,7 @@ from deepinfer_core.backend import registry  # noqa: E402
 from deepinfer_core.backend.binding import BoundOp  # noqa: E402
 from deepinfer_core.config.architecture import BLOCK_TOKENS  # noqa: E402
 from deepinfer_core.config.numerics import variant  # noqa: E402
-from deepinfer_core.runtime.batch import SequenceRows  # noqa: E402
+from deepinfer_core.runtime.batch import SequenceRows, step_inputs  # noqa: E402
 from deepinfer_core.runtime.captured import CapturedDecode  # noqa: E402
 from deepinfer_core.runtime.executor import Executor  # noqa: E402
 from deepinfer_core.runtime.model import BoundModel, bind_model  # noqa: E402
@@ -145,7 +145,8 @@ def measure_decode(model: BoundModel, ceilings: Ceilings, count: int, context: i
         pool.random_(0, 256).bitwise_and_(_NO_NAN)
     rows = [_rows(number, context, context + 1, blocks) for number in range(count)]
     with torch.inference_mode(), Recorder(model) as recorder:
-        executor.logits(executor.run(rows, prefill=False)[0])
+        inputs = step_inputs(rows, prefill=False, lookback=model.lookback, device=model.device)
+        executor.logits(model.graph.forward(model.graph.begin(inputs, executor.caches)))
     ops = op_rows(recorder, ceilings)
     decode = CapturedDecode(model, executor.caches)
     decode.run(rows)

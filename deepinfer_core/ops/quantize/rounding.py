@@ -59,7 +59,10 @@ def unpack_nibbles(packed: Tensor) -> Tensor:
 
 
 def e2m1_values(codes: Tensor) -> Tensor:
-    """4-bit codes -> float32: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and bit 3 is the sign. By arithmetic: a table would have to be brought to the device in each step."""
+    """4-bit codes -> float32: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and bit 3 is the sign.
+
+    By arithmetic: a table would have to be brought to the device in each step.
+    """
     wide_codes = codes.int()
     exponent, mantissa = (wide_codes >> 1) & 3, wide_codes & 1
     halves = torch.where(exponent == 0, mantissa, (2 + mantissa) << (exponent - 1).clamp_min(0))
