@@ -20,8 +20,8 @@ from typing import Any
 HELDOUT = Path(__file__).resolve().parent.parent / "tests/data/eval_heldout.jsonl"
 LEAST_SHARE = 0.95
 TIE = 0.125
-"""Largest difference of log-probability of the two tokens, on either side, that still counts as a tie: some steps of bf16
-at the size of the model's logits."""
+"""Largest difference of log-probability of the two tokens, on either side, that still counts as a tie: some steps of
+bf16 at the size of the model's logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

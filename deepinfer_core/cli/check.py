@@ -7,7 +7,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.cli.subparsers import Subparsers
 from deepinfer_core.errors import ConfigError
@@ -21,8 +22,9 @@ def register(subparsers: Subparsers) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "check",
-        description="Check config, index and file headers of a checkpoint; no weight is read. The exit code is 0 when "
-        "nothing is wrong and 1 when something is; every problem is listed.",
+        description="Check config, index and file headers of a checkpoint; no weight is read. Of a hub id that was not "
+        "downloaded before, only these are fetched. The exit code is 0 when nothing is wrong and 1 when something is; "
+        "every problem is listed.",
     )
     parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or the word tiny")
     parser.add_argument("--strict", action="store_true", help="count tensors that nothing needs as a problem")
@@ -31,21 +33,37 @@ def register(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check one checkpoint and print what was found."""
+    from deepinfer_core.config.settings import resolve
     from deepinfer_core.weights.check import check_checkpoint
-    from deepinfer_core.weights.locate import SHIPPED_MODELS, locate
 
-    folder = Path(args.model).expanduser()
-    if args.model in SHIPPED_MODELS or not folder.is_dir():
-        folder = locate(args.model)
-    report = check_checkpoint(folder, strict=args.strict)
-    print("\n".join(_lines(report)))
+    settings = resolve({"model": args.model}, args.environment)
+    with TemporaryDirectory(prefix="deepinfer-check-") as scratch:
+        folder = _folder(args.model, settings.config.download_dir, Path(scratch))
+        report = check_checkpoint(folder, strict=args.strict)
+        is_remote = folder == Path(scratch)
+    print("\n".join(_lines(report, f"{args.model} (headers from the hub)" if is_remote else str(folder))))
     if args.json:
-        _write_json(args.json, report)
+        _write_json(args.json, {**report.as_json(), **({"folder": args.model} if is_remote else {})})
     return 1 if report.problems else 0
 
 
-def _lines(report: CheckReport) -> Iterator[str]:
-    yield f"checkpoint {report.folder}"
+def _folder(model: str, download_dir: str, scratch: Path) -> Path:
+    """Where to look: a folder, a download of before, or else headers that are fetched into ``scratch``."""
+    from deepinfer_core.weights.locate import SHIPPED_MODELS, cached_snapshot, fetch_headers, locate
+
+    folder = Path(model).expanduser()
+    if model not in SHIPPED_MODELS and folder.is_dir():
+        return folder
+
+    def find(hub_id: str) -> str:
+        cached = cached_snapshot(hub_id, download_dir)
+        return str(cached) if cached is not None else fetch_headers(hub_id, scratch)
+
+    return locate(model, download=find)
+
+
+def _lines(report: CheckReport, where: str) -> Iterator[str]:
+    yield f"checkpoint {where}"
     if report.architecture is not None:
         yield from _describe(report.architecture)
     shards = len(set(report.index.shards.values()))
@@ -93,8 +111,8 @@ def _size(num_bytes: int) -> str:
     return f"{size:.1f} GiB"
 
 
-def _write_json(file: Path, report: CheckReport) -> None:
+def _write_json(file: Path, report: Mapping[str, Any]) -> None:
     try:
-        file.write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror}", source="--json") from error

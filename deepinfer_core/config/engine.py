@@ -29,6 +29,11 @@ class EngineConfig:
         max_num_seqs: Sequences that run at once.
         max_num_batched_tokens: Rows of one step.
         chunked_prefill: Spread long prompts over several steps.
+        headroom_blocks: Cache blocks that admission leaves free for each running sequence that may still grow; more
+            make preemptions rarer and batches smaller.
+        max_prefill_steps_in_a_row: Prefill steps before the running sequences get a decode step; more make batches
+            grow sooner and running answers pause longer.
+        arrivals_per_priority: Later arrivals that one step of priority may overtake.
         kv_cache_memory_gib: Memory for compressed entries; 0 takes a share of what is free.
         seed: Source of the seeds of requests that bring none; None makes them differ from run to run.
 
@@ -46,6 +51,9 @@ class EngineConfig:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     chunked_prefill: bool = True
+    headroom_blocks: int = 1
+    max_prefill_steps_in_a_row: int = 2
+    arrivals_per_priority: int = 1000
     kv_cache_memory_gib: float = 0.0
     seed: int | None = field(default=0)
 
@@ -84,4 +92,7 @@ class EngineConfig:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             chunked_prefill=self.chunked_prefill,
+            headroom_blocks=self.headroom_blocks,
+            max_prefill_steps_in_a_row=self.max_prefill_steps_in_a_row,
+            arrivals_per_priority=self.arrivals_per_priority,
         )

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+_NAP_S = 0.005
+"""Between two looks whether memory that others hold has come back; nothing announces that."""
+
 
 class Engine:
     """Many requests over one model. Not safe for threads: one owner makes all calls.
@@ -48,6 +51,7 @@ class Engine:
         config: EngineConfig,
         *,
         clock: Callable[[], float] = time.monotonic,
+        nap: Callable[[float], None] = time.sleep,
         wrap_executor: Callable[[StepExecutor], StepExecutor] | None = None,
     ) -> None:
         """Allocate caches for an opened model.
@@ -56,6 +60,7 @@ class Engine:
             opened: The model and its tokenizer.
             config: Limits and memory.
             clock: Monotonic seconds, for metrics and deadlines.
+            nap: Lets so many seconds pass, when nothing can run before somebody else gives memory back.
             wrap_executor: Given what runs the model, returns what is called instead, for measurements and faults.
 
         Raises:
@@ -72,7 +77,7 @@ class Engine:
         self._runner: StepRunner | None = StepRunner(model, executor)
         self._intake = Intake(model.architecture, opened.tokenizer, self.scheduler.check, config.seed)
         self._sizes = num_blocks, config.max_num_seqs
-        self._clock = clock
+        self._clock, self._nap = clock, nap
         self._requests: dict[str, Request] = {}
         self._counters = Counters()
 
@@ -171,13 +176,18 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """Run one step; returns what is new, as each request wants to be told, and each ended one exactly once.
 
+        When all that is left waits for leased memory, a step is a short nap: whoever calls in a loop does not spin.
+
         An exception out of the model or the sampler ends the completions that were in the step. Only what is no error
         of the step, such as an interrupt, leaves this call: then the step did not happen.
         """
         runner, now = self._opened_runner(), self._clock()
         plan = self.scheduler.plan(now)
         if plan is None:
-            return self._records(())
+            ended = self._records(())
+            if not ended and self._requests:
+                self._nap(_NAP_S)
+            return ended
         for entry in plan.entries:
             self._requests[entry.sequence.request_id].note_scheduled(entry, now)
         self._advance(plan, runner)
@@ -200,7 +210,8 @@ class Engine:
         try:
             sampled = runner.run(plan, self._requests)
             self._fail_unscored(plan)
-            outcomes = [self._take(e, token) for e, token in zip(plan.sampling_entries, sampled, strict=True)]
+            now = self._clock()
+            outcomes = [self._take(e, token, now) for e, token in zip(plan.sampling_entries, sampled, strict=True)]
         except Exception as error:  # noqa: BLE001  # whatever a step raises is the misfortune of those in it
             self._fail_step(plan, error)
         except BaseException:
@@ -209,7 +220,7 @@ class Engine:
         else:
             self.scheduler.apply(plan, outcomes)
 
-    def _take(self, entry: SequencePlan, sampled: SampledToken) -> Outcome:
+    def _take(self, entry: SequencePlan, sampled: SampledToken, now: float) -> Outcome:
         """Give a completion its token; it decides whether it ends."""
         request = self._requests[entry.sequence.request_id]
         completion = request.completions[entry.sequence.index]
@@ -219,7 +230,7 @@ class Engine:
             completion.push(sampled)
         tokens = tuple(completion.token_ids[num_before:])
         if tokens:
-            request.note_token(self._clock())
+            request.note_token(now)
             self._counters.num_generated_tokens += len(tokens)
         reason = FinishReason(completion.finish_reason) if completion.finish_reason else None
         return Outcome(token_ids=tokens, finish_reason=reason)

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def with_text(values: Mapping[int, TokenLogprob], tokenizer: Tokenizer | None) -> dict[int, Logprob]:
     """The same values with the text of each token, special ones spelt out; without a tokenizer there is none."""
     return {
-        token: Logprob(
-            value.logprob, value.rank, tokenizer.decode([token], skip_special_tokens=False) if tokenizer else None
-        )
+        token: Logprob(value.logprob, value.rank, tokenizer.token_text(token) if tokenizer else None)
         for token, value in values.items()
     }
 

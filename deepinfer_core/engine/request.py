@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deepinfer_core.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from deepinfer_core.runtime.sampling_tensors import SamplingRow, completion_seed
+from deepinfer_core.runtime.sampling_tensors import SamplingRow, completion_seed, has_penalty
 from deepinfer_core.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
@@ -57,20 +58,29 @@ class Request:
     finished_time: float | None = field(default=None)
     num_cached_tokens: int = 0
     _told_prompt: bool = field(default=False)
+    _histories: tuple[_History, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        if has_penalty(self.params):
+            prompt = array("q", self.prompt_token_ids)
+            self._histories = tuple(_History(prompt) for _ in self.completions)
 
     @property
     def is_finished(self) -> bool:
         """True when every completion has ended."""
-        return all(completion.finish_reason is not None for completion in self.completions)
+        return None not in [completion.finish_reason for completion in self.completions]
 
     def sampling_row(self, index: int) -> SamplingRow:
         """What the sampler needs to choose the next token of a completion."""
+        prompt, output = self.prompt_token_ids, self.completions[index].token_ids
+        if self._histories:
+            prompt, output = self._histories[index].grown(output)
         return SamplingRow(
             params=self.params,
             seed=completion_seed(self.seed, index),
             position=self.sequences[index].num_tokens,
-            prompt_token_ids=self.prompt_token_ids,
-            output_token_ids=self.completions[index].token_ids,
+            prompt_token_ids=prompt,
+            output_token_ids=output,
             bad_words=self.bad_words,
         )
 
@@ -103,23 +113,26 @@ class Request:
         if kind == RequestOutputKind.FINAL_ONLY and not is_finished:
             return None
         if kind != RequestOutputKind.DELTA:
-            return self._output([completion.output() for completion in self.completions], self._prompt_logprobs())
+            outputs = [completion.output() for completion in self.completions]
+            return self._output(outputs, self._prompt_logprobs(), is_finished)
         scores = None if self._told_prompt else self._prompt_logprobs()
         self._told_prompt = self._told_prompt or scores is not None
         news = [completion.news() for completion in self.completions]
-        return self._output([record for record in news if record is not None], scores)
+        return self._output([record for record in news if record is not None], scores, is_finished)
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:
         return self.prompt_scores.complete() if self.prompt_scores is not None else None
 
-    def _output(self, outputs: Sequence[CompletionOutput], prompt_logprobs: PromptLogprobs | None) -> RequestOutput:
+    def _output(
+        self, outputs: Sequence[CompletionOutput], prompt_logprobs: PromptLogprobs | None, is_finished: bool
+    ) -> RequestOutput:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
             outputs=tuple(outputs),
             prompt_logprobs=prompt_logprobs,
-            finished=self.is_finished,
+            finished=is_finished,
             metrics=RequestMetrics(
                 arrival_time=self.arrival_time,
                 first_scheduled_time=self.first_scheduled_time,
@@ -130,3 +143,19 @@ class Request:
                 num_preemptions=sum(sequence.num_preemptions for sequence in self.sequences),
             ),
         )
+
+
+@dataclass(slots=True)
+class _History:
+    """The tokens of a completion that penalties count, as machine integers.
+
+    They are counted in every step, and copying integers costs next to nothing where converting a list does not.
+    """
+
+    prompt: array[int]
+    output: array[int] = field(default_factory=lambda: array("q"))
+
+    def grown(self, output: Sequence[int]) -> tuple[array[int], array[int]]:
+        """Prompt and output, after taking over what is new in a list of the output."""
+        self.output.extend(output[len(self.output) :])
+        return self.prompt, self.output

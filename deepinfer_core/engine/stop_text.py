@@ -42,7 +42,9 @@ class StopText:
 
     def num_held_back(self, text: str) -> int:
         """Characters at the end of ``text`` that may be the beginning of a stop text."""
-        longest = self._lengths[0] if self._lengths else 0
+        if not self._stops:
+            return 0
+        longest = self._lengths[0]
         for count in range(min(longest - 1, len(text)), 0, -1):
             if self._begins_stop(text[-count:]):
                 return count

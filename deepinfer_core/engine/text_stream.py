@@ -27,16 +27,16 @@ class TextStream:
     decoding. The cost of a token does not depend on how many came before.
     """
 
-    __slots__ = ("_decoder", "_skip_special_tokens", "_tokenizer")
+    __slots__ = ("_decoder", "_skipped_ids", "_tokenizer")
 
     def __init__(self, tokenizer: TokenBytes, *, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
-        self._skip_special_tokens = skip_special_tokens
+        self._skipped_ids = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
         """Take the next token; returns the text that it completes, often its own, sometimes none."""
-        if self._skip_special_tokens and token_id in self._tokenizer.special_ids:
+        if token_id in self._skipped_ids:
             return ""
         return self._decoder.decode(self._tokenizer.token_bytes(token_id))
 

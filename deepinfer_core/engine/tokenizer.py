@@ -75,13 +75,33 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that one token adds to a text; none for an id without a token."""
-        spelling = self.backing.id_to_token(token_id)
-        return bytes_of_spelling(spelling) if spelling else b""
+        known = self._bytes_by_id.get(token_id)
+        if known is None:
+            spelling = self.backing.id_to_token(token_id)
+            known = self._bytes_by_id[token_id] = bytes_of_spelling(spelling) if spelling else b""
+        return known
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token alone, special ones spelt out; U+FFFD where it is part of a character."""
+        known = self._text_by_id.get(token_id)
+        if known is None:
+            known = self._text_by_id[token_id] = self.decode([token_id], skip_special_tokens=False)
+        return known
 
     @property
     def special_ids(self) -> frozenset[int]:
         """Tokens that ``skip_special_tokens`` leaves out of the text."""
         return self._special_ids
+
+    @cached_property
+    def _bytes_by_id(self) -> dict[int, bytes]:
+        """Of the tokens that were asked for: every generated token asks."""
+        return {}
+
+    @cached_property
+    def _text_by_id(self) -> dict[int, str]:
+        """Likewise: every alternative of every generated token may ask."""
+        return {}
 
     @cached_property
     def _special_ids(self) -> frozenset[int]:

@@ -54,10 +54,16 @@ def _e2m1(data: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=8)
+def scale_factors(spec: Format) -> Tensor:
+    """Scale byte -> the scale, float32."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    return power_of_two(codes) if spec.scale == "ue8m0" else codes.view(torch.float8_e4m3fn).float()
+
+
+@lru_cache(maxsize=8)
 def _factors(spec: Format) -> Tensor:
     """Scale byte -> factor of the values above."""
-    codes = torch.arange(256, dtype=torch.uint8)
-    factors = power_of_two(codes) if spec.scale == "ue8m0" else codes.view(torch.float8_e4m3fn).float()
+    factors = scale_factors(spec)
     return factors * _HALF_FACTOR if spec.element == "e4m3" else factors
 
 

@@ -10,6 +10,7 @@ from deepinfer_core.ops.attention.metadata import entry_slots, window_slots
 from deepinfer_core.ops.attention.project_output import project_output
 from deepinfer_core.ops.attention.sparse_decode import sparse_decode
 from deepinfer_core.ops.attention.sparse_prefill import sparse_prefill
+from deepinfer_core.ops.declare import Op
 from deepinfer_core.ops.embedding.vocabulary_logits import vocabulary_logits
 from deepinfer_core.ops.engram.gate import gate
 from deepinfer_core.ops.engram.lookup import lookup
@@ -22,7 +23,7 @@ from deepinfer_core.ops.indexer.top_k import block_maximum, top_k
 from deepinfer_core.ops.kv_cache.compress_pairs import compress_pairs
 from deepinfer_core.ops.kv_cache.rotate_store import extend_window, rotate_store
 from deepinfer_core.ops.kv_cache.store import load, store
-from deepinfer_core.ops.limits import Limit, Site, attribute_in, dtype_in
+from deepinfer_core.ops.limits import Limit, Site, attribute_in
 from deepinfer_core.ops.linear.grouped_linear import grouped_linear
 from deepinfer_core.ops.linear.linear import linear
 from deepinfer_core.ops.moe.experts import expert_layer, expert_mlp, swiglu
@@ -32,10 +33,12 @@ from deepinfer_core.ops.norm.rms_norm_quantize import rms_norm_quantize
 from deepinfer_core.ops.quantize.quantize import dequantize, quantize
 from deepinfer_core.ops.rotary.apply_rotary import apply_rotary
 from deepinfer_core.reference.attention import pack_output, run_project_output, run_sparse_decode
+from deepinfer_core.reference.compiled_table import COMPILED
 from deepinfer_core.reference.engram import pack_gate, run_gate, run_lookup
 from deepinfer_core.reference.experts import pack_experts, run_expert_layer, run_expert_mlp, run_swiglu
 from deepinfer_core.reference.hyper_connection import run_collapse, run_enter, run_mixes, run_update
 from deepinfer_core.reference.kv_cache import run_extend_window, run_load, run_rotate_store, run_store
+from deepinfer_core.reference.limits import FLOAT32, FLOAT64, ROW_INVARIANT_PRODUCTS
 from deepinfer_core.reference.linear import pack_groups, run_grouped_linear, run_linear, run_vocabulary_logits
 from deepinfer_core.reference.metadata import run_entry_slots, run_window_slots
 from deepinfer_core.reference.norm import run_rms_norm, run_rms_norm_quantize
@@ -50,76 +53,67 @@ from deepinfer_core.reference.top_k import run_block_maximum, run_top_k
 
 Pack = Callable[[Mapping[str, Any], Site], Mapping[str, Any]]
 
-_FLOAT32 = dtype_in("bf16", "f32")
-"""Works in float32; float64 activations, which exist for exact comparison, run by reference."""
-_FLOAT64 = dtype_in("f64")
-_REPEATS = Limit(
-    "products must not depend on the rows beside",
-    lambda site: site.facts.get("row_invariant_products") == "yes",
-    lambda site: f"row_invariant_products={site.facts.get('row_invariant_products', 'unknown')}",
-)
-
 
 def _by_row(run: Callable[..., Any], *limits: Limit, pack: Pack | None = None) -> tuple[Implementation]:
     """Works on each row as if it were alone."""
-    return (Implementation(run, (_FLOAT32, *limits), pack, row_invariant=True),)
+    return (Implementation(run, (FLOAT32, *limits), pack, row_invariant=True),)
 
 
 def _by_step(run: Callable[..., Any]) -> tuple[Implementation]:
     """Looks at all rows of the step together and claims nothing about one alone."""
-    return (Implementation(run, (_FLOAT32,)),)
+    return (Implementation(run, (FLOAT32,)),)
 
 
 def _with_products(run: Callable[..., Any], *limits: Limit, pack: Pack | None = None) -> tuple[Implementation, ...]:
     """Works on each row as if it were alone, as far as this machine's products do."""
     note = "dense copies of the weights" if pack else ""
     return (
-        Implementation(run, (_FLOAT32, *limits, _REPEATS), pack, row_invariant=True, note=note),
-        Implementation(run, (_FLOAT32, *limits), pack, note=note),
+        Implementation(run, (FLOAT32, *limits, ROW_INVARIANT_PRODUCTS), pack, row_invariant=True, note=note),
+        Implementation(run, (FLOAT32, *limits), pack, note=note),
     )
 
 
 def _exact(run: Callable[..., Any], pack: Pack) -> tuple[Implementation]:
     """The same in float64."""
-    return (Implementation(run, (_FLOAT64,), pack, note="dense copies of the weights"),)
+    return (Implementation(run, (FLOAT64,), pack, note="dense copies of the weights"),)
 
 
-TABLE = OpTable(
-    {
-        apply_rotary: _by_row(run_apply_rotary),
-        block_maximum: _by_row(run_block_maximum),
-        collapse: _with_products(run_collapse),
-        compress_pairs: _by_step(run_compress_pairs),
-        dequantize: (Implementation(run_dequantize, row_invariant=True),),
-        enter: _with_products(run_enter, attribute_in("shifted", True)),
-        entry_slots: (Implementation(run_entry_slots, row_invariant=True),),
-        expert_layer: _with_products(run_expert_layer, pack=pack_experts),
-        expert_mlp: _with_products(run_expert_mlp, pack=pack_experts),
-        extend_window: _by_row(run_extend_window),
-        gate: _by_row(run_gate, pack=pack_gate),
-        grouped_linear: _with_products(run_grouped_linear, pack=pack_groups) + _exact(run_grouped_linear, pack_groups),
-        index_scores: _by_step(run_index_scores),
-        linear: _with_products(run_linear, pack=pack_dense) + _exact(run_linear, pack_dense),
-        load: _by_row(run_load),
-        lookup: _by_row(run_lookup),
-        mixes: _with_products(run_mixes),
-        project_output: _with_products(run_project_output, pack=pack_output),
-        quantize: _by_row(run_quantize),
-        rms_norm: _by_row(run_rms_norm),
-        rms_norm_quantize: _by_row(run_rms_norm_quantize, attribute_in("format", "mxfp8", "mxfp4")),
-        rotate_store: _by_row(run_rotate_store),
-        route: _with_products(run_route, pack=pack_dense),
-        select_entries: _by_step(run_select_entries),
-        select_experts: _by_row(run_select_experts),
-        select_within_candidates: _by_step(run_select_within_candidates),
-        sparse_decode: _with_products(run_sparse_decode),
-        sparse_prefill: _by_step(run_sparse_prefill),
-        store: _by_row(run_store),
-        swiglu: _by_row(run_swiglu),
-        top_k: _by_row(run_top_k),
-        update: _by_row(run_update),
-        vocabulary_logits: _with_products(run_vocabulary_logits, pack=pack_dense)
-        + _exact(run_vocabulary_logits, pack_dense),
-        window_slots: (Implementation(run_window_slots, row_invariant=True),),
-    }
-)
+_WITH_TORCH: Mapping[Op[..., Any], tuple[Implementation, ...]] = {
+    apply_rotary: _by_row(run_apply_rotary),
+    block_maximum: _by_row(run_block_maximum),
+    collapse: _with_products(run_collapse),
+    compress_pairs: _by_step(run_compress_pairs),
+    dequantize: (Implementation(run_dequantize, row_invariant=True),),
+    enter: _with_products(run_enter, attribute_in("shifted", True)),
+    entry_slots: (Implementation(run_entry_slots, row_invariant=True),),
+    expert_layer: _with_products(run_expert_layer, pack=pack_experts),
+    expert_mlp: _with_products(run_expert_mlp, pack=pack_experts),
+    extend_window: _by_row(run_extend_window),
+    gate: _by_row(run_gate, pack=pack_gate),
+    grouped_linear: _with_products(run_grouped_linear, pack=pack_groups) + _exact(run_grouped_linear, pack_groups),
+    index_scores: _by_step(run_index_scores),
+    linear: _with_products(run_linear, pack=pack_dense) + _exact(run_linear, pack_dense),
+    load: _by_row(run_load),
+    lookup: _by_row(run_lookup),
+    mixes: _with_products(run_mixes),
+    project_output: _with_products(run_project_output, pack=pack_output),
+    quantize: _by_row(run_quantize),
+    rms_norm: _by_row(run_rms_norm),
+    rms_norm_quantize: _by_row(run_rms_norm_quantize, attribute_in("format", "mxfp8", "mxfp4")),
+    rotate_store: _by_row(run_rotate_store),
+    route: _with_products(run_route, pack=pack_dense),
+    select_entries: _by_step(run_select_entries),
+    select_experts: _by_row(run_select_experts),
+    select_within_candidates: _by_step(run_select_within_candidates),
+    sparse_decode: _with_products(run_sparse_decode),
+    sparse_prefill: _by_step(run_sparse_prefill),
+    store: _by_row(run_store),
+    swiglu: _by_row(run_swiglu),
+    top_k: _by_row(run_top_k),
+    update: _by_row(run_update),
+    vocabulary_logits: _with_products(run_vocabulary_logits, pack=pack_dense)
+    + _exact(run_vocabulary_logits, pack_dense),
+    window_slots: (Implementation(run_window_slots, row_invariant=True),),
+}
+
+TABLE = OpTable({op: (*COMPILED.get(op, ()), *_WITH_TORCH.get(op, ())) for op in {**_WITH_TORCH, **COMPILED}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -65,8 +66,10 @@ def positions(rows: Sequence[SamplingRow]) -> Tensor:
 
 def bias(rows: Sequence[SamplingRow], vocab_size: int, eos_token_id: int) -> tuple[Tensor, Tensor] | None:
     """Ids and values for ``sampling.apply_logit_bias``: the requests' biases, and -inf for what must not come now."""
+    if not any(_has_bias(row) for row in rows):
+        return None
     wanted = [{**row.params.logit_bias, **dict.fromkeys(_forbidden(row, eos_token_id), -torch.inf)} for row in rows]
-    width = max((len(values) for values in wanted), default=0)
+    width = max(len(values) for values in wanted)
     if not width:
         return None
     ids, amounts = torch.full((len(rows), width), -1, dtype=torch.int32), torch.zeros(len(rows), width)
@@ -78,6 +81,12 @@ def bias(rows: Sequence[SamplingRow], vocab_size: int, eos_token_id: int) -> tup
         ids[number, : len(values)] = torch.tensor(list(values), dtype=torch.int32)
         amounts[number, : len(values)] = torch.tensor(list(values.values()), dtype=torch.float32)
     return ids, amounts
+
+
+def _has_bias(row: SamplingRow) -> bool:
+    """Whether the row may have biases; quick, because it is asked for every row of every step."""
+    params = row.params
+    return bool(params.logit_bias or row.bad_words) or len(row.output_token_ids) < params.min_tokens
 
 
 def _forbidden(row: SamplingRow, eos_token_id: int) -> tuple[int, ...]:
@@ -112,11 +121,13 @@ def token_mask(rows: Sequence[SamplingRow], vocab_size: int) -> Tensor | None:
 
 
 def _mask_words(allowed: Iterable[int], vocab_size: int) -> Tensor:
-    words = [0] * num_mask_words(vocab_size)
-    for token in allowed:
-        require(0 <= token < vocab_size, f"allowed token {token} reached a vocabulary of {vocab_size}")
-        words[token // WORD_BITS] |= 1 << token % WORD_BITS
-    return torch.tensor([word - 2**32 if word >= 2**31 else word for word in words], dtype=torch.int32)
+    ids = torch.tensor(list(allowed), dtype=torch.int64)
+    outside = ids[(ids < 0) | (ids >= vocab_size)].tolist()
+    require(not outside, f"allowed tokens {outside[:5]} reached a vocabulary of {vocab_size}")
+    bits = torch.zeros(num_mask_words(vocab_size), WORD_BITS, dtype=torch.int64)
+    bits[ids // WORD_BITS, ids % WORD_BITS] = 1
+    words = (bits << torch.arange(WORD_BITS)).sum(-1)
+    return torch.where(words < 2**31, words, words - 2**32).int()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +146,30 @@ class Penalties:
 
 def penalties(rows: Sequence[SamplingRow], vocab_size: int) -> Penalties | None:
     """Factors and occurrences for ``sampling.apply_penalties``."""
-    asking = [number for number, row in enumerate(rows) if _has_penalty(row.params)]
+    asking = [number for number, row in enumerate(rows) if has_penalty(row.params)]
     if not asking:
         return None
     return Penalties(
         torch.tensor([row.params.repetition_penalty for row in rows], dtype=torch.float32),
         torch.tensor([row.params.presence_penalty for row in rows], dtype=torch.float32),
         torch.tensor([row.params.frequency_penalty for row in rows], dtype=torch.float32),
-        _flat([(number, rows[number].prompt_token_ids) for number in asking], vocab_size),
-        _flat([(number, rows[number].output_token_ids) for number in asking], vocab_size),
+        _flat(asking, [rows[number].prompt_token_ids for number in asking], vocab_size),
+        _flat(asking, [rows[number].output_token_ids for number in asking], vocab_size),
     )
 
 
-def _has_penalty(params: SamplingParams) -> bool:
+def has_penalty(params: SamplingParams) -> bool:
+    """Whether the sampler counts the tokens of these requests."""
     return (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
-def _flat(histories: Sequence[tuple[int, Sequence[int]]], vocab_size: int) -> Tensor:
-    places = [
-        number * vocab_size + token for number, history in histories for token in history if 0 <= token < vocab_size
-    ]
-    return torch.tensor(places, dtype=torch.int64)
+def _flat(numbers: Sequence[int], histories: Sequence[Sequence[int]], vocab_size: int) -> Tensor:
+    """Flat indices ``[n]`` int64 of the tokens of rows; quick where the histories are arrays of int64."""
+    tokens = array("q")
+    for history in histories:
+        tokens.extend(history)
+    if not tokens:
+        return torch.empty(0, dtype=torch.int64)
+    ids = torch.frombuffer(tokens, dtype=torch.int64)
+    rows = torch.tensor(numbers).repeat_interleave(torch.tensor([len(history) for history in histories]))
+    return (rows * vocab_size + ids)[(ids >= 0) & (ids < vocab_size)]

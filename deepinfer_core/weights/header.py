@@ -13,8 +13,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-_LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 100_000_000
+LENGTH_BYTES = 8
+"""A file begins with the length of its header, in so many bytes, little-endian."""
+MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library; a longer header is not one."""
 
 ITEM_BITS = {
@@ -68,14 +69,14 @@ def read_header(shard: Path) -> Header:
 
 
 def _read(shard: Path, file: BinaryIO, found_bytes: int) -> Header:
-    prefix = file.read(_LENGTH_BYTES)
-    if len(prefix) < _LENGTH_BYTES:
-        return _unreadable(shard, f"truncated: expected at least {_LENGTH_BYTES} bytes, found {found_bytes}")
+    prefix = file.read(LENGTH_BYTES)
+    if len(prefix) < LENGTH_BYTES:
+        return _unreadable(shard, f"truncated: expected at least {LENGTH_BYTES} bytes, found {found_bytes}")
     header_bytes = int.from_bytes(prefix, "little")
-    if header_bytes > _MAX_HEADER_BYTES:
+    if header_bytes > MAX_HEADER_BYTES:
         return _unreadable(shard, f"not a safetensors file: it announces a header of {header_bytes} bytes")
     text = file.read(header_bytes)
-    data_start = _LENGTH_BYTES + header_bytes
+    data_start = LENGTH_BYTES + header_bytes
     if len(text) < header_bytes:
         return _unreadable(shard, f"truncated in its header: expected at least {data_start} bytes, found {found_bytes}")
     return _parse(shard, text, data_start, found_bytes)

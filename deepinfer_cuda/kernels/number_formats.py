@@ -72,8 +72,8 @@ def e4m3_byte_to_float(byte):
 
 @triton.jit
 def round_to_e4m3(x):
-    """Nearest ``float8_e4m3fn``, ties to even, saturating at +-448."""
-    clamped = tl.minimum(tl.maximum(x, -448.0), 448.0)
+    """Nearest ``float8_e4m3fn``, ties to even, saturating at +-448; NaN stays NaN."""
+    clamped = tl.where(x != x, x, tl.minimum(tl.maximum(x, -448.0), 448.0))
     if INTERPRETED:
         return _e4m3_bits(clamped).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
     return clamped.to(tl.float8e4nv)
@@ -81,7 +81,7 @@ def round_to_e4m3(x):
 
 @triton.jit
 def _e4m3_bits(x):
-    """Bit pattern of the nearest e4m3 number of ``|x| <= 448``, by integer arithmetic."""
+    """Bit pattern of the nearest e4m3 number of ``|x| <= 448`` or NaN, by integer arithmetic."""
     bits = x.to(tl.int32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
     sign = (bits >> 24) & 0x80
@@ -89,7 +89,8 @@ def _e4m3_bits(x):
     # Below 2^-6 the numbers are multiples of 2^-9: adding 2^14 (one unit of its last place is 2^-9) rounds to them.
     absolute = magnitude.to(tl.float32, bitcast=True)
     subnormal = (absolute + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
-    return sign | tl.where(magnitude < 0x3C800000, subnormal, normal)
+    finite = sign | tl.where(magnitude < 0x3C800000, subnormal, normal)
+    return tl.where(magnitude > 0x7F800000, 0x7F, finite)
 
 
 @triton.jit

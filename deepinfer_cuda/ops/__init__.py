@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from deepinfer_core.backend.interface import OpTable
-from deepinfer_cuda.ops import norm
+from deepinfer_cuda.ops import embedding, indexer, linear, norm
 
-_FAMILIES = (norm,)
+_FAMILIES = (embedding, indexer, linear, norm)
 
 TABLE = OpTable({op: found for family in _FAMILIES for op, found in family.IMPLEMENTATIONS.items()})
 """Every implementation of the backend; each family's module lists its own."""

@@ -8,35 +8,49 @@ from torch import Tensor
 from deepinfer_core.backend.interface import Implementation
 from deepinfer_core.ops.limits import at_most, dtype_in
 from deepinfer_core.ops.norm.rms_norm import rms_norm
+from deepinfer_core.ops.norm.rms_norm_quantize import rms_norm_quantize
+from deepinfer_core.tensor import QuantTensor
 from deepinfer_cuda.kernels.rms_norm import rms_norm_kernel
-from deepinfer_cuda.launch import launch, rows_of
-
-_WIDEST = 16384
-"""Channels of a row that one program holds in registers."""
+from deepinfer_cuda.kernels.rms_norm_quantize import rms_norm_quantize_kernel
+from deepinfer_cuda.launch import launch
+from deepinfer_cuda.quantised import empty_quantised, group_constants
+from deepinfer_cuda.row_tiles import WIDEST, flat_rows, split_rows
 
 
 def run_rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """``norm.rms_norm``."""
-    rows, stride = rows_of(x)
+    rows, stride = flat_rows(x)
+    width = x.shape[-1]
     result = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    width = x.shape[1]
-    block = 1 << max(width - 1, 0).bit_length()
+    tile, rest = split_rows(width)
     launch(
         rms_norm_kernel,
-        (x.shape[0],),
-        rows,
-        weight,
-        result,
-        stride,
-        result.stride(0),
-        eps,
-        WIDTH=width,
-        BLOCK=block,
-        num_warps=min(max(block // 512, 1), 16),
+        tile.grid(len(rows)),
+        *(rows, weight, result, len(rows), stride, width, eps),
+        **{"WIDTH": width, "FIRST": tile.block, "REST": rest, "ROWS": tile.rows, "num_warps": tile.num_warps},
     )
     return result
 
 
+def run_rms_norm_quantize(x: Tensor, weight: Tensor, *, eps: float, format: str) -> QuantTensor:
+    """``norm.rms_norm_quantize``."""
+    rows, stride = flat_rows(x)
+    width = x.shape[-1]
+    result = empty_quantised(x.shape, format, x.device)
+    tile, rest = split_rows(width)
+    launch(
+        rms_norm_quantize_kernel,
+        tile.grid(len(rows)),
+        *(rows, weight, result.data.view(torch.uint8), result.scale, len(rows), stride, eps),
+        **{"WIDTH": width, "FIRST": tile.block, "REST": rest, "ROWS": tile.rows, "num_warps": tile.num_warps},
+        **group_constants(format),
+    )
+    return result
+
+
+_LIMITS = (dtype_in("bf16", "f32"), at_most("H", WIDEST))
+
 IMPLEMENTATIONS = {
-    rms_norm: (Implementation(run_rms_norm, (dtype_in("bf16", "f32"), at_most("H", _WIDEST)), row_invariant=True),),
+    rms_norm: (Implementation(run_rms_norm, _LIMITS, row_invariant=True),),
+    rms_norm_quantize: (Implementation(run_rms_norm_quantize, _LIMITS, row_invariant=True),),
 }

@@ -38,8 +38,8 @@ def make_engine(opened: OpenedModel) -> MakeEngine:
     def make(model: OpenedModel = opened, **settings: object) -> Engine:
         limits = {"max_num_seqs": 8, "max_model_len": 512, **settings}
         wrap = limits.pop("wrap_executor", None)
-        clock = {"clock": limits.pop("clock")} if "clock" in limits else {}
-        return Engine(model, EngineConfig(model="tiny", **limits), wrap_executor=wrap, **clock)
+        time = {name: limits.pop(name) for name in ("clock", "nap") if name in limits}
+        return Engine(model, EngineConfig(model="tiny", **limits), wrap_executor=wrap, **time)
 
     return make
 

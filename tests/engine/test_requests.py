@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+from typing import Any
+
 import pytest
+import torch
 
 from deepinfer_core import LLM, RequestOutput, SamplingParams
 from deepinfer_core.engine.bad_words import bad_word_tokens
 from deepinfer_core.engine.engine import Engine
-from deepinfer_core.runtime.sampling_tensors import completion_seed
+from deepinfer_core.runtime.sampling_tensors import SamplingRow, completion_seed, penalties, token_mask
 from tests.engine.conftest import MakeEngine, question
 
 STORY = question("Tell a story about a zebra named Anton.")
@@ -222,3 +226,72 @@ def test_statistics_count_what_happened(llm: LLM, make_engine: MakeEngine) -> No
     end = engine.statistics()
     assert (end.num_generated_tokens, dict(end.num_finished)) == (12, {"length": 3})
     assert (end.num_free_blocks, end.num_free_state_slots) == (end.num_blocks, end.num_state_slots)
+
+
+def test_waiting_for_leased_memory_is_a_nap_and_not_a_spin(llm: LLM, make_engine: MakeEngine) -> None:
+    seconds = [0.0]
+
+    def pass_time(nap_s: float) -> None:
+        seconds[0] += nap_s
+
+    engine = make_engine(max_num_seqs=1, clock=lambda: seconds[0], nap=pass_time)
+    ids, params = llm.encode(STORY), SamplingParams(temperature=0.0, max_tokens=3)
+    engine.add("first", ids, params)
+    engine.step()
+    (running,) = engine._requests["first"].sequences
+    engine.scheduler.leases.grant(running, expires_at=0.1)
+    engine.abort("first")
+    engine.add("second", ids, params)
+    engine.step()
+
+    num_steps = 0
+    while engine.statistics().num_waiting:
+        engine.step()
+        num_steps += 1
+    (ended,) = [record for record in engine.run() if record.finished]
+
+    assert 0.1 <= seconds[0] < 0.2
+    assert num_steps <= 21
+    assert (ended.request_id, ended.outputs[0].error) == ("second", "")
+    engine.scheduler.require_all_free()
+
+
+def test_penalties_see_the_whole_prompt_and_every_token_so_far(llm: LLM, make_engine: MakeEngine) -> None:
+    engine, ids = make_engine(), llm.encode(STORY)
+    params = SamplingParams(temperature=1.0, seed=1, frequency_penalty=0.5, max_tokens=9, ignore_eos=True, n=2)
+    engine.add("a", ids, params)
+
+    for num_tokens in range(1, 4):
+        engine.step()
+        request = engine._requests["a"]
+        rows = [request.sampling_row(index) for index in range(2)]
+
+        assert [list(row.prompt_token_ids) for row in rows] == [ids, ids]
+        assert [list(row.output_token_ids) for row in rows] == [c.token_ids for c in request.completions]
+        assert {len(row.output_token_ids) for row in rows} == {num_tokens}
+
+
+@pytest.mark.parametrize("kind", [tuple, list, lambda ids: array("q", ids)], ids=["tuple", "list", "array"])
+def test_occurrences_are_flat_places_of_the_rows_that_ask(kind: Any) -> None:
+    plain, penal = SamplingParams(), SamplingParams(presence_penalty=0.5)
+    rows = [
+        SamplingRow(params=params, seed=0, position=0, prompt_token_ids=kind(prompt), output_token_ids=kind(output))
+        for params, prompt, output in [(penal, [1, 2, 99], [3, 3]), (plain, [4], [4]), (penal, [], [0, 9])]
+    ]
+
+    found = penalties(rows, vocab_size=10)
+
+    assert found is not None
+    assert (found.in_prompt.tolist(), found.in_output.tolist()) == ([1, 2], [3, 3, 20, 29])
+    assert found.presence.tolist() == [0.5, 0.0, 0.5]
+    assert penalties(rows[1:2], vocab_size=10) is None
+
+
+def test_words_of_a_mask_have_a_bit_for_each_allowed_token() -> None:
+    rows = [SamplingRow(params=SamplingParams(allowed_token_ids=ids), seed=0, position=0) for ids in ([0, 31, 33], [5])]
+
+    mask = token_mask(rows, vocab_size=40)
+
+    assert mask is not None
+    assert mask.tolist() == [[1 - 2**31, 2], [32, 0]]
+    assert mask.dtype == torch.int32
