@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from deepinfer_core.backend.interface import OpTable
-from deepinfer_cuda.ops import embedding, indexer, linear, norm
+from deepinfer_cuda.ops import (
+    embedding,
+    engram,
+    indexer,
+    kv_cache,
+    linear,
+    moe,
+    norm,
+    quantize,
+    sampling,
+    speculation,
+)
 
-_FAMILIES = (embedding, indexer, linear, norm)
+_FAMILIES = (embedding, engram, indexer, kv_cache, linear, moe, norm, quantize, sampling, speculation)
 
 TABLE = OpTable({op: found for family in _FAMILIES for op, found in family.IMPLEMENTATIONS.items()})
 """Every implementation of the backend; each family's module lists its own."""

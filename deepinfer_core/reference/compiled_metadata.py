@@ -1,0 +1,151 @@
+"""Slots, indices and hashes of a step in compiled code; definitions are at the ops."""
+
+# numba finds the types of what a kernel is given.
+# ruff: noqa: ANN001, ANN202
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepinfer_core.reference.compiled import array, kernel, over_rows, tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@kernel
+def _window_rows(positions, row_sequence, state_slots, ring, slots, stores, first, last):
+    window = slots.shape[1]
+    for index in range(first, last):
+        slots[index] = -1
+        stores[index] = -1
+        if row_sequence[index] >= 0:
+            position, base = positions[index], state_slots[row_sequence[index]] * ring
+            start = max(position - window + 1, 0)
+            for place in range(position - start + 1):
+                slots[index, place] = base + (start + place) % ring
+            stores[index] = base + position % ring
+
+
+@kernel
+def _entry_rows(
+    positions,
+    row_sequence,
+    block_table,
+    ratio,
+    per_block,
+    visible,
+    slots,
+    places,
+    first,
+    last,
+):
+    for index in range(first, last):
+        visible[index], slots[index], places[index] = 0, -1, 0
+        if row_sequence[index] >= 0:
+            tokens = positions[index] + 1
+            visible[index] = tokens // ratio
+            if tokens % ratio == 0:
+                entry = positions[index] // ratio
+                number = min(entry // per_block, block_table.shape[1] - 1)
+                slots[index] = block_table[row_sequence[index], number] * per_block + entry % per_block
+                places[index] = entry * ratio
+
+
+@kernel
+def _slot_rows(entries, row_sequence, block_table, per_block, slots, first, last):
+    for index in range(first, last):
+        sequence = max(row_sequence[index], 0)
+        for place in range(entries.shape[1]):
+            entry = entries[index, place]
+            slots[index, place] = -1
+            if entry >= 0:
+                slots[index, place] = block_table[sequence, entry // per_block] * per_block + entry % per_block
+
+
+@kernel
+def _context_rows(ids, positions, row_sequence, history, pad_id, result, first, last):
+    for index in range(first, last):
+        sequence = row_sequence[index]
+        is_hidden, in_step = sequence < 0 or ids[index] < 0, 0
+        result[index, 0] = pad_id if is_hidden else ids[index]
+        for back in range(1, result.shape[1]):
+            if index >= back and row_sequence[index - back] == sequence:
+                token = ids[index - back]
+                in_step += 1
+            else:
+                token = history[max(sequence, 0), back - 1 - in_step]
+            is_hidden = is_hidden or token < 0 or positions[index] < back
+            result[index, back] = pad_id if is_hidden else token
+
+
+@kernel
+def _hash_rows(context, ids, multipliers, primes, offsets, result, first, last):
+    heads = len(primes) // (context.shape[1] - 1)
+    for index in range(first, last):
+        mixed = np.int64(context[index, 0]) * multipliers[0]
+        for size in range(1, context.shape[1]):
+            mixed ^= np.int64(context[index, size]) * multipliers[size]
+            for column in range((size - 1) * heads, size * heads):
+                row = mixed % primes[column] + offsets[column]
+                result[index, column] = -1 if ids[index] < 0 else row
+
+
+def run_window_slots(
+    positions: Tensor, row_sequence: Tensor, state_slots: Tensor, *, window: int, ring: int
+) -> tuple[Tensor, Tensor]:
+    """``attention.window_slots``."""
+    rows = array(positions)
+    slots, stores = np.empty((len(rows), window), np.int32), np.empty(len(rows), np.int32)
+    over_rows(_window_rows, len(rows), window, rows, array(row_sequence), array(state_slots), ring, slots, stores)
+    return tensor(slots), tensor(stores)
+
+
+def run_entry_metadata(
+    positions: Tensor, row_sequence: Tensor, block_table: Tensor, *, ratio: int, rows_per_block: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``attention.entry_metadata``."""
+    rows = array(positions)
+    visible, slots, places = np.empty_like(rows), np.empty_like(rows), np.empty_like(rows)
+    inputs = (rows, array(row_sequence), array(block_table), ratio, rows_per_block)
+    over_rows(_entry_rows, len(rows), 8, *inputs, visible, slots, places)
+    return tensor(visible), tensor(slots), tensor(places)
+
+
+def run_entry_slots(entries: Tensor, row_sequence: Tensor, block_table: Tensor, *, rows_per_block: int) -> Tensor:
+    """``attention.entry_slots``."""
+    listed = array(entries)
+    slots = np.empty_like(listed)
+    inputs = (listed, array(row_sequence), array(block_table), rows_per_block)
+    over_rows(_slot_rows, len(listed), 4 * listed.shape[1], *inputs, slots)
+    return tensor(slots)
+
+
+def run_ngram_context(
+    compressed_ids: Tensor,
+    positions: Tensor,
+    row_sequence: Tensor,
+    history: Tensor,
+    *,
+    max_ngram: int,
+    pad_id: int,
+) -> Tensor:
+    """``engram.ngram_context``."""
+    ids = array(compressed_ids)
+    result = np.empty((len(ids), max_ngram), np.int32)
+    inputs = (ids, array(positions), array(row_sequence), array(history), pad_id)
+    over_rows(_context_rows, len(ids), 4 * max_ngram, *inputs, result)
+    return tensor(result)
+
+
+def run_hash_rows(
+    context: Tensor, compressed_ids: Tensor, multipliers: Tensor, primes: Tensor, offsets: Tensor
+) -> Tensor:
+    """``engram.hash_rows``."""
+    rows, columns = array(context), array(primes)
+    result = np.empty((len(rows), len(columns)), np.int32)
+    inputs = (rows, array(compressed_ids), array(multipliers), columns, array(offsets))
+    over_rows(_hash_rows, len(rows), 8 * len(columns), *inputs, result)
+    return tensor(result)

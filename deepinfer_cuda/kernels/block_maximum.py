@@ -1,0 +1,73 @@
+"""Largest visible score of each block of neighbouring columns."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from deepinfer_cuda.kernels.number_formats import rounded
+
+LARGEST_BF16 = tl.constexpr(3.3895313892515355e38)
+
+
+@triton.jit
+def block_maximum_kernel(
+    scores_ptr,
+    lengths_ptr,
+    best_ptr,
+    counts_ptr,
+    scores_stride,
+    best_stride,
+    width,
+    second,
+    SIZE: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    EVEN: tl.constexpr,
+    NEWEST: tl.constexpr,
+    SECOND: tl.constexpr,
+):
+    """Program ``(t, i)`` reads ``BLOCKS`` blocks of row ``t``.
+
+    Args:
+        scores_ptr: ``[T, width]``.
+        lengths_ptr: Columns that count, per row.
+        best_ptr: ``[T, ceil(width / SIZE)]``; with ``SECOND``, from column ``second`` on the maxima of every eight
+            blocks.
+        counts_ptr: Receives the blocks of each row, with ``NEWEST``.
+        scores_stride: Distance of rows in elements.
+        best_stride: Distance of rows in elements.
+        width: Columns of the scores.
+        second: See ``best_ptr``.
+        SIZE: Columns of a block.
+        PADDED: The next power of two.
+        BLOCKS: Blocks of a program.
+        EVEN: Whether ``SIZE`` divides ``width``.
+        NEWEST: Whether the last block of a row counts as infinite, others being capped at the largest bfloat16
+            number, and what lies past a row's length is written.
+        SECOND: See ``best_ptr``.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    length = tl.minimum(tl.load(lengths_ptr + row), width)
+    num_blocks = tl.cdiv(length, SIZE)
+    first = tl.program_id(1) * BLOCKS
+    if NEWEST or first < num_blocks:
+        block, within = first + tl.arange(0, BLOCKS), tl.arange(0, PADDED)
+        column = block[:, None] * SIZE + within[None, :]
+        inside = (block < num_blocks)[:, None] & (within < SIZE)[None, :]
+        # A mask that is the same for all columns of a block keeps the load as wide as the block.
+        loaded = inside if EVEN else inside & (column < length)
+        values = tl.load(scores_ptr + row * scores_stride + column, mask=loaded, other=float("-inf")).to(tl.float32)
+        best = tl.max(tl.where(inside & (column < length), values, float("-inf")), 1)
+        target = best_ptr + row * best_stride
+        written = block < tl.cdiv(width, SIZE)
+        if NEWEST:
+            best = tl.where(block == num_blocks - 1, float("inf"), tl.minimum(best, LARGEST_BF16))
+            if first == 0:
+                tl.store(counts_ptr + row, num_blocks)
+        tl.store(target + block, rounded(best, best_ptr.dtype.element_ty), mask=written)
+        if SECOND:
+            group = tl.program_id(1) * (BLOCKS // 8) + tl.arange(0, BLOCKS // 8)
+            best = tl.max(tl.reshape(best, [BLOCKS // 8, 8]), 1)
+            written = group < tl.cdiv(width, SIZE * 8)
+            tl.store(target + second + group, rounded(best, best_ptr.dtype.element_ty), mask=written)

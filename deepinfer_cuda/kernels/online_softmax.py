@@ -1,0 +1,60 @@
+"""Softmax over keys that arrive block by block, beside a sink that takes probability and gives no value.
+
+Maxima and logits are in units of log2. The sink starts the running maximum and the running total, so both are
+finite whether or not any key exists.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from deepinfer_cuda.kernels.number_formats import rounded
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_LOWEST = tl.constexpr(-1e30)
+"""Start of the maximum where the sink is turned off (minus infinity)."""
+
+
+@triton.jit
+def begin(sink_ptr, head, NUM_HEADS: tl.constexpr):
+    """Maximum and total ``[heads]`` before the first key."""
+    sink = tl.load(sink_ptr + head, mask=head < NUM_HEADS, other=0.0) * _LOG2_E
+    maximum = tl.maximum(sink, _LOWEST)
+    return maximum, tl.exp2(sink - maximum)
+
+
+@triton.jit
+def block_weights(dots, exists, maximum, total, scale_log2):
+    """Take in one more block of keys.
+
+    Args:
+        dots: ``[heads, keys]`` products of queries and keys.
+        exists: ``[keys]``; others get no weight.
+        maximum: Largest logit before ``[heads]``.
+        total: Sum of weights before ``[heads]``.
+        scale_log2: Factor of the logits times log2(e).
+
+    Returns:
+        Weights ``[heads, keys]`` rounded to bfloat16, maximum and total (of the weights before rounding) with this
+        block, and the factor of everything that was summed relative to the old maximum.
+    """
+    logits = tl.where(exists[None, :], dots * scale_log2, -float("inf"))
+    joint = tl.maximum(maximum, tl.max(logits, 1))
+    weights = tl.exp2(logits - joint[:, None])
+    factor = tl.exp2(maximum - joint)
+    return rounded(weights, tl.bfloat16), joint, total * factor + tl.sum(weights, 1), factor
+
+
+@triton.jit
+def share(total):
+    """Factor of the sum of values that makes it the result; 0 where neither key nor sink has any weight."""
+    return tl.where(total > 0.0, 1.0 / total, 0.0)
+
+
+@triton.jit
+def used_blocks(slots_ptr, NUM_SLOTS: tl.constexpr, KEYS: tl.constexpr):
+    """Blocks of ``KEYS`` slots up to the last one that is not -1."""
+    column = tl.arange(0, triton.next_power_of_2(NUM_SLOTS))
+    slots = tl.load(slots_ptr + column, mask=column < NUM_SLOTS, other=-1)
+    return (tl.max(tl.where(slots >= 0, column + 1, 0), 0) + KEYS - 1) // KEYS

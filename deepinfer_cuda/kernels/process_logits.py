@@ -1,0 +1,107 @@
+"""From logits to the log-probabilities that a token is drawn from: temperature, top-k, top-p, min-p."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from deepinfer_cuda.kernels.kept_tokens import (
+    SUM_BITS,
+    amount_above,
+    is_kept,
+    last_within,
+    list_candidates,
+    token_weight,
+    top_k_cut,
+)
+from deepinfer_cuda.kernels.vocabulary_rows import LOWEST_KEY, best_id, lane_maxima, order_key
+
+
+@triton.jit
+def _mass(row_ptr, largest, inverse_temperature, least, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+    """Sum of the weights of the whole row that are not below ``least`` (float64)."""
+    total = tl.zeros((BLOCK,), tl.int64)
+    for start in range(0, VOCAB, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
+        weight = token_weight(x, largest, inverse_temperature)
+        total += tl.where(weight.to(tl.float64) >= least, weight, 0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def _top_p_cut(largest, temperature, top_p, mass, VOCAB: tl.constexpr):
+    """A logit that every token kept by top-p reaches: all those below weigh less than ``1 - top_p`` of the mass together.
+
+    Half of what would do, so that no rounding matters.
+    """
+    return largest + temperature * tl.log(0.5 * (1.0 - top_p) * mass.to(tl.float64) * (2.0**-SUM_BITS) / VOCAB)
+
+
+@triton.jit
+def process_logits_kernel(
+    logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, result_ptr, list_ptr, row_stride,
+    VOCAB: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program a row. Filters may be None. ``list_ptr`` is the result's memory: its rows hold ids until the end."""
+    row = tl.program_id(0).to(tl.int64)
+    row_ptr = logits_ptr + row * row_stride
+    list_ptr += row * VOCAB
+    temperature = tl.load(temperature_ptr + row).to(tl.float64)
+    is_sampled = temperature > 0.0
+    inverse = 1.0 / tl.where(is_sampled, temperature, 1.0)
+
+    best, place, is_nan = lane_maxima(row_ptr, VOCAB, BLOCK)
+    best_logit, best_token = best_id(best, place, VOCAB)
+    largest = best_logit.to(tl.float64)
+    is_refused = (is_nan != 0) | (is_sampled & (tl.abs(best_logit) == float("inf")))
+    is_filtered = is_sampled & (is_refused == 0)
+    # All tokens are kept, or the best alone when the row is greedy.
+    last_key = tl.where(is_sampled, LOWEST_KEY, order_key(best_logit))
+    last_id = tl.where(is_sampled, VOCAB, best_token)
+    num_listed = best_token * 0
+
+    if top_k_ptr is not None:
+        top_k = tl.load(top_k_ptr + row)
+        if is_filtered & (top_k > 0) & (top_k < VOCAB):
+            cut = top_k_cut(best, best_logit, top_k)
+            num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK)
+            scan = (row_ptr, list_ptr, num_listed, largest, inverse)
+            last_key, last_id = last_within(scan, cut, (top_k - 1).to(tl.float64), last_key, last_id, False, BLOCK)
+    if top_p_ptr is not None:
+        top_p = tl.load(top_p_ptr + row).to(tl.float64)
+        if is_filtered & (top_p < 1.0):
+            if num_listed == 0:
+                mass = _mass(row_ptr, largest, inverse, 0.0, VOCAB, BLOCK)
+                cut = _top_p_cut(largest, temperature, top_p, mass, VOCAB)
+                num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK)
+            else:
+                scan = (row_ptr, list_ptr, num_listed, largest, inverse)
+                mass = amount_above(scan, LOWEST_KEY, last_key, last_id, 0.0, True, BLOCK)
+                cut = largest * 0.0 + float("-inf")
+            scan = (row_ptr, list_ptr, num_listed, largest, inverse)
+            bound = top_p * mass.to(tl.float64)
+            last_key, last_id = last_within(scan, cut, bound, last_key, last_id, True, BLOCK)
+    least = largest * 0.0
+    if min_p_ptr is not None:
+        least = tl.load(min_p_ptr + row).to(tl.float64) * (2.0**SUM_BITS)
+
+    log_mass = largest * 0.0
+    if is_filtered:
+        if num_listed == 0:
+            mass = _mass(row_ptr, largest, inverse, least, VOCAB, BLOCK)
+        else:
+            scan = (row_ptr, list_ptr, num_listed, largest, inverse)
+            mass = amount_above(scan, LOWEST_KEY, last_key, last_id, least, True, BLOCK)
+        log_mass = tl.log(mass.to(tl.float64) * (2.0**-SUM_BITS))
+    poison = tl.where(is_refused, float("nan"), 0.0)
+    tl.debug_barrier()
+    for start in range(0, VOCAB, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
+        kept = is_kept(order_key(x), column, last_key, last_id)
+        if min_p_ptr is not None:
+            kept = kept & ((is_sampled == 0) | (token_weight(x, largest, inverse).to(tl.float64) >= least))
+        score = tl.where(is_sampled, (x.to(tl.float64) - largest) * inverse, 0.0)
+        logprob = tl.where(kept, (score - log_mass).to(tl.float32), float("-inf")) + poison
+        tl.store(result_ptr + row * VOCAB + column, logprob, mask=column < VOCAB)

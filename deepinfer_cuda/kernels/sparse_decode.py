@@ -1,0 +1,118 @@
+"""Sparse attention of decode rows over quantised caches: one program for a row, or for a part of its keys; all heads."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from deepinfer_cuda.kernels.cached_rows import load_scales, load_values, record_offsets, to_bfloat16
+from deepinfer_cuda.kernels.number_formats import rounded
+from deepinfer_cuda.kernels.online_softmax import begin, block_weights, share, used_blocks
+
+
+@triton.jit
+def attend_blocks(
+    state,
+    query,
+    cache_ptr,
+    slots_ptr,
+    block_stride,
+    first,
+    last,
+    scale_log2,
+    FORMAT: tl.constexpr,
+    NUM_SLOTS: tl.constexpr,
+    KEYS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Take blocks ``first .. last - 1`` of the keys of one cache into the state of a row.
+
+    Channels are handled in two halves, so that the numbers of a block need not be in registers at once. The branches
+    are always taken; why they are there is said in :mod:`deepinfer_cuda.kernels.sparse_prefill`.
+    """
+    RECORD: tl.constexpr = CHANNELS + CHANNELS // 32 if FORMAT == "mxfp8" else CHANNELS // 2 + CHANNELS // 16
+    maximum, total, values = state
+    for block in tl.range(first, last, num_stages=STAGES, disable_licm=True):
+        column = block * KEYS + tl.arange(0, KEYS)
+        slots = tl.load(slots_ptr + column, mask=column < NUM_SLOTS, other=-1)
+        exists = slots >= 0
+        rows = cache_ptr + record_offsets(slots, block_stride, ROWS, RECORD)
+        scales = load_scales(rows, exists, FORMAT, 0, CHANNELS, CHANNELS)
+        pairs = load_values(rows, exists, FORMAT, 0, CHANNELS)
+        if block < last:
+            keys = to_bfloat16(pairs, scales, FORMAT)
+            weights = tl.zeros((query.shape[0], KEYS), tl.bfloat16)
+            factor = tl.zeros((query.shape[0],), tl.float32)
+            if block + 1 <= last:
+                dots = tl.dot(query, tl.trans(keys))
+                weights, maximum, total, factor = block_weights(dots, exists, maximum, total, scale_log2)
+            values = tl.dot(weights, keys, values * factor[:, None])
+    return maximum, total, values
+
+
+@triton.jit(do_not_specialize=["part_blocks"])
+def sparse_decode_kernel(
+    query_ptr,
+    window_ptr,
+    window_slots_ptr,
+    context_ptr,
+    context_slots_ptr,
+    sink_ptr,
+    result_ptr,
+    maxima_ptr,
+    totals_ptr,
+    query_stride,
+    window_stride,
+    context_stride,
+    scale_log2,
+    part_blocks,
+    NUM_HEADS: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    WINDOW_ROWS: tl.constexpr,
+    CONTEXT: tl.constexpr,
+    CONTEXT_ROWS: tl.constexpr,
+    CONTEXT_FORMAT: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Attend to all keys of a row, or to ``part_blocks`` blocks of them.
+
+    With several parts the sums of values are left as they are, with their maxima and totals, for
+    ``merge_parts_kernel``; else ``result_ptr`` gets the result. Blocks are numbered through: window, then context.
+    """
+    WINDOW_BLOCKS: tl.constexpr = (WINDOW + KEYS - 1) // KEYS
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    part = tl.program_id(2)
+    inside = (head < NUM_HEADS)[:, None]
+    channel = tl.arange(0, CHANNELS)[None, :]
+    at = query_ptr + row * query_stride + head[:, None] * CHANNELS + channel
+    query = tl.load(at, mask=inside, other=0.0)
+    maximum, total = begin(sink_ptr, head, NUM_HEADS)
+    state = (maximum, tl.where(part == 0, total, 0.0), tl.zeros((HEADS, CHANNELS), tl.float32))
+    first = part * part_blocks
+    last = first + part_blocks
+    state = attend_blocks(
+        state, query, window_ptr, window_slots_ptr + row * WINDOW, window_stride, first,
+        tl.minimum(last, WINDOW_BLOCKS), scale_log2, "mxfp8", WINDOW, KEYS, CHANNELS, WINDOW_ROWS, STAGES,
+    )  # fmt: skip
+    if CONTEXT > 0:
+        context_slots_ptr += row * CONTEXT
+        state = attend_blocks(
+            state, query, context_ptr, context_slots_ptr, context_stride, tl.maximum(first - WINDOW_BLOCKS, 0),
+            tl.minimum(last - WINDOW_BLOCKS, used_blocks(context_slots_ptr, CONTEXT, KEYS)), scale_log2,
+            CONTEXT_FORMAT, CONTEXT, KEYS, CHANNELS, CONTEXT_ROWS, STAGES,
+        )  # fmt: skip
+    maximum, total, values = state
+    place = (row * tl.num_programs(2) + part) * NUM_HEADS + head
+    if tl.num_programs(2) == 1:
+        values *= share(total)[:, None]
+    else:
+        tl.store(maxima_ptr + place, maximum, mask=head < NUM_HEADS)
+        tl.store(totals_ptr + place, total, mask=head < NUM_HEADS)
+    at = result_ptr + place[:, None] * CHANNELS + channel
+    tl.store(at, rounded(values, result_ptr.dtype.element_ty), mask=inside)

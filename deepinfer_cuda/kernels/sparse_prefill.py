@@ -1,0 +1,64 @@
+"""Sparse attention of prompt rows over gathered rows: one program for a row, all heads."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from deepinfer_cuda.kernels.number_formats import rounded
+from deepinfer_cuda.kernels.online_softmax import begin, block_weights, share, used_blocks
+
+
+@triton.jit
+def sparse_prefill_kernel(
+    query_ptr,
+    window_ptr,
+    window_indices_ptr,
+    context_ptr,
+    context_indices_ptr,
+    sink_ptr,
+    result_ptr,
+    query_stride,
+    window_stride,
+    context_stride,
+    scale_log2,
+    NUM_HEADS: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CONTEXT: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    WINDOW_BLOCKS: tl.constexpr = (WINDOW + KEYS - 1) // KEYS
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    heads_inside = (head < NUM_HEADS)[:, None]
+    channel = tl.arange(0, CHANNELS)[None, :]
+    query = tl.load(query_ptr + row * query_stride + head[:, None] * CHANNELS + channel, mask=heads_inside, other=0.0)
+    maximum, total = begin(sink_ptr, head, NUM_HEADS)
+    values = tl.zeros((HEADS, CHANNELS), tl.float32)
+    window_indices_ptr += row * WINDOW
+    context_indices_ptr += row * CONTEXT
+    last = WINDOW_BLOCKS
+    if CONTEXT > 0:
+        last += used_blocks(context_indices_ptr, CONTEXT, KEYS)
+    for block in tl.range(0, last, num_stages=STAGES, disable_licm=True):
+        in_window = block < WINDOW_BLOCKS
+        column = tl.where(in_window, block, block - WINDOW_BLOCKS) * KEYS + tl.arange(0, KEYS)
+        index_ptr = tl.where(in_window, window_indices_ptr, context_indices_ptr)
+        index = tl.load(index_ptr + column, mask=column < tl.where(in_window, WINDOW, CONTEXT), other=-1)
+        exists = index >= 0
+        place = index.to(tl.int64) * tl.where(in_window, window_stride, context_stride)
+        rows_ptr = tl.where(in_window, window_ptr, context_ptr)
+        keys = tl.load(rows_ptr + place[:, None] + channel, mask=exists[:, None], other=0.0)
+        if block < last:
+            weights = tl.zeros((HEADS, KEYS), tl.bfloat16)
+            factor = tl.zeros((HEADS,), tl.float32)
+            if block + 1 <= last:
+                dots = tl.dot(query, tl.trans(keys))
+                weights, maximum, total, factor = block_weights(dots, exists, maximum, total, scale_log2)
+            values = tl.dot(weights, keys, values * factor[:, None])
+    values = values * share(total)[:, None]
+    at = result_ptr + (row * NUM_HEADS + head)[:, None] * CHANNELS + channel
+    tl.store(at, rounded(values, result_ptr.dtype.element_ty), mask=heads_inside)

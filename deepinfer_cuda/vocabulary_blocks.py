@@ -1,0 +1,69 @@
+"""How kernels of the sampler cut a row of the vocabulary into blocks. It depends on the vocabulary alone."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from deepinfer_cuda.row_tiles import power_of_two
+
+_CHOICES = Path(__file__).parent / "tuning" / "sampling.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyBlocks:
+    """One row, cut.
+
+    Attributes:
+        vocab_size: Columns of the row.
+        block: Columns of one block, a power of two.
+        num_warps: Warps of a program.
+    """
+
+    vocab_size: int
+    block: int
+    num_warps: int
+
+    @property
+    def count(self) -> int:
+        """Blocks of the row."""
+        return -(-self.vocab_size // self.block)
+
+    @property
+    def padded_count(self) -> int:
+        """Blocks of the row, as a power of two."""
+        return power_of_two(self.count)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Compile-time parameters that all these kernels have."""
+        return {"VOCAB": self.vocab_size, "BLOCK": self.block, "num_warps": self.num_warps}
+
+
+def float32_scan(vocab_size: int) -> VocabularyBlocks:
+    """For a program that reads a whole row in float32."""
+    return _blocks("float32_scan", vocab_size)
+
+
+def float64_scan(vocab_size: int) -> VocabularyBlocks:
+    """For a program that reads a whole row and takes float64 exponentials."""
+    return _blocks("float64_scan", vocab_size)
+
+
+def elementwise(vocab_size: int) -> VocabularyBlocks:
+    """For a program that has one block of a row."""
+    return _blocks("elementwise", vocab_size)
+
+
+def _blocks(kind: str, vocab_size: int) -> VocabularyBlocks:
+    choice = _choices()[kind]
+    block = min(choice["elements"], power_of_two(vocab_size))
+    return VocabularyBlocks(vocab_size=vocab_size, block=block, num_warps=choice["num_warps"])
+
+
+@cache
+def _choices() -> dict[str, Any]:
+    return tomllib.loads(_CHOICES.read_text(encoding="utf-8"))
