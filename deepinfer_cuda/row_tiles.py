@@ -9,8 +9,10 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WIDEST = 16384
 """Channels of a row that one program holds in registers."""
@@ -47,7 +49,7 @@ def whole_rows(width: int) -> RowTile:
 
 
 def split_rows(width: int) -> tuple[RowTile, int]:
-    """A tile of whole rows in two pieces: the largest power of two within the width (``block``), and what covers the rest.
+    """A tile of whole rows in two pieces: the largest power of two in the width (``block``), and what covers the rest.
 
     The released widths 5120 = 4096 + 1024 and 1280 = 1024 + 256 leave no lane idle; the second piece may be 0.
     """

@@ -37,7 +37,7 @@ def random_maps(format: str, experts: int) -> tuple[Packed, Packed]:
 
 
 def _drawn(weights: ExpertWeights, format: str) -> ExpertWeights:
-    weights.words.random_(-(2**15), 2**15)
+    weights.words.random_(-(2**31), 2**31)
     field = {"mxfp4": 245, "fp8_block32": 233}[format]
     fields = torch.randint(field, field + 3, (*weights.scales.shape, 4), dtype=torch.uint8, device="cuda")
     weights.scales.copy_(fields.view(torch.int32).squeeze(-1))

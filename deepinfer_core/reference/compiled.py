@@ -47,7 +47,9 @@ def _number(bits: Any) -> Any:
 
 def _widened(value: Any) -> Any:
     """An element of an activation array, float32 or the bits of bf16, as float32."""
-    return np.int32(int(value) << 16).view(np.float32) if isinstance(value, np.int16) else np.float32(value)
+    return (
+        np.int32(int(value) << 16).view(np.float32) if getattr(value, "dtype", None) == np.int16 else np.float32(value)
+    )
 
 
 def _narrowed(value: Any, array: Array) -> Any:
@@ -95,34 +97,37 @@ if HAS_NUMBA:
 
         return types.float32(types.int32), generate
 
+    to_int: Any = _bitcast_to_int
+    to_float: Any = _bitcast_to_float
+
     @overload(_bits, inline="always")
     def _compile_bits(value: Any) -> Any:
         def generate(value: Any) -> Any:
-            return _bitcast_to_int(np.float32(value))
+            return to_int(np.float32(value))
 
         return generate
 
     @overload(_number, inline="always")
     def _compile_number(bits: Any) -> Any:
         def generate(bits: Any) -> Any:
-            return _bitcast_to_float(np.int32(bits))
+            return to_float(np.int32(bits))
 
         return generate
 
     @overload(_widened, inline="always")
     def _compile_widened(value: Any) -> Any:
         def from_bf16(value: Any) -> Any:
-            return _bitcast_to_float(np.int32(np.int32(value) << np.int32(16)))
+            return to_float(np.int32(np.int32(value) << np.int32(16)))
 
         def unchanged(value: Any) -> Any:
             return np.float32(value)
 
         return from_bf16 if value == types.int16 else unchanged
 
-    @overload(_narrowed, inline="always")
+    @overload(_narrowed)
     def _compile_narrowed(value: Any, array: Any) -> Any:
         def to_bf16(value: Any, array: Any) -> Any:
-            pattern = np.uint32(_bitcast_to_int(np.float32(value)))
+            pattern = np.uint32(to_int(np.float32(value)))
             rounded = (pattern + np.uint32(0x7FFF) + ((pattern >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
             return np.int16(np.uint32(_BF16_NAN) if math.isnan(value) else np.uint32(rounded))
 

@@ -1,8 +1,5 @@
 """Sparse attention of decode rows and what surrounds the output projection, in compiled code."""
 
-# numba finds the types of what a kernel is given.
-# ruff: noqa: ANN001, ANN202
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,7 +25,7 @@ _BF16 = np.empty(0, np.int16)
 
 
 @kernel
-def _read_listed(slots, data, layout, group, factors, keys, count):
+def _read_listed(slots: Any, data: Any, layout: Any, group: Any, factors: Any, keys: Any, count: Any) -> Any:
     """Decode the rows of all slots that are not negative behind the ``count`` keys that are there; how many then."""
     for place in range(len(slots)):
         if slots[place] >= 0:
@@ -38,7 +35,9 @@ def _read_listed(slots, data, layout, group, factors, keys, count):
 
 
 @kernel
-def _attend(query, keys, count, sink, is_rounded, weights, attended, result):
+def _attend(
+    query: Any, keys: Any, count: Any, sink: Any, is_rounded: Any, weights: Any, attended: Any, result: Any
+) -> None:
     """Softmax attention of scaled heads ``[N, D]`` over the first keys; spec attention/01 section 7."""
     heads, width = query.shape
     for place in range(count):
@@ -64,7 +63,7 @@ def _attend(query, keys, count, sink, is_rounded, weights, attended, result):
 
 
 @kernel
-def _scale_query(query, scale, result):
+def _scale_query(query: Any, scale: Any, result: Any) -> None:
     for head in range(query.shape[0]):
         for column in range(query.shape[1]):
             result[head, column] = widened(query[head, column]) * scale
@@ -72,24 +71,24 @@ def _scale_query(query, scale, result):
 
 @kernel
 def _decode_rows(
-    query,
-    sink,
-    scale,
-    is_rounded,
-    window_slots,
-    window,
-    window_layout,
-    window_group,
-    window_factors,
-    context_slots,
-    context,
-    context_layout,
-    context_group,
-    context_factors,
-    result,
-    first,
-    last,
-):
+    query: Any,
+    sink: Any,
+    scale: Any,
+    is_rounded: Any,
+    window_slots: Any,
+    window: Any,
+    window_layout: Any,
+    window_group: Any,
+    window_factors: Any,
+    context_slots: Any,
+    context: Any,
+    context_layout: Any,
+    context_group: Any,
+    context_factors: Any,
+    result: Any,
+    first: Any,
+    last: Any,
+) -> None:
     heads, width = query.shape[1], query.shape[2]
     keys = np.empty((window_slots.shape[1] + context_slots.shape[1], width), np.float32)
     weights = np.empty((heads, len(keys)), np.float32)
@@ -104,7 +103,7 @@ def _decode_rows(
 
 
 @kernel
-def _gather_listed(indices, rows, keys, count):
+def _gather_listed(indices: Any, rows: Any, keys: Any, count: Any) -> Any:
     """Rows of all indices that are not negative behind the ``count`` keys that are there; how many then."""
     for place in range(len(indices)):
         if indices[place] >= 0:
@@ -115,18 +114,18 @@ def _gather_listed(indices, rows, keys, count):
 
 @kernel
 def _prefill_rows(
-    query,
-    sink,
-    scale,
-    is_rounded,
-    near,
-    near_indices,
-    far,
-    far_indices,
-    result,
-    first,
-    last,
-):
+    query: Any,
+    sink: Any,
+    scale: Any,
+    is_rounded: Any,
+    near: Any,
+    near_indices: Any,
+    far: Any,
+    far_indices: Any,
+    result: Any,
+    first: Any,
+    last: Any,
+) -> None:
     heads, width = query.shape[1], query.shape[2]
     keys = np.empty((near_indices.shape[1] + far_indices.shape[1], width), np.float32)
     weights = np.empty((heads, len(keys)), np.float32)
@@ -209,7 +208,7 @@ def run_sparse_decode(
 
 
 @kernel
-def _turn_back_rows(attended, positions, table, grid, result, first, last):
+def _turn_back_rows(attended: Any, positions: Any, table: Any, grid: Any, result: Any, first: Any, last: Any) -> None:
     heads, width = attended.shape[1], attended.shape[2]
     row = np.empty(width, np.float32)
     for index in range(first, last):

@@ -4,15 +4,12 @@ Codes are exact powers of two away from float32 bit patterns: an e4m3 code moved
 its value over 2^120, an e2m1 code as its value over 2^126, subnormals included.
 """
 
-# numba finds the types of what a kernel is given.
-# ruff: noqa: ANN001, ANN201
-
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -89,7 +86,7 @@ def _factors(format: str) -> Array:
 
 
 @kernel
-def largest_bits(values, floor):
+def largest_bits(values: Any, floor: Any) -> Any:
     """Bits of the largest magnitude of float32 numbers, or of the floor; NaN is larger than all."""
     largest = np.int32(floor)
     for column in range(len(values)):
@@ -98,7 +95,7 @@ def largest_bits(values, floor):
 
 
 @kernel
-def on_grid(value, smallest, to_shift):
+def on_grid(value: Any, smallest: Any, to_shift: Any) -> Any:
     """A float32 number rounded to a step that follows its exponent, or the smallest; its sign stays."""
     pattern = bits(value)
     exponent = max(np.int32(pattern & _EXPONENT), np.int32(smallest))
@@ -108,7 +105,7 @@ def on_grid(value, smallest, to_shift):
 
 
 @kernel
-def round_row(row, grid, result):
+def round_row(row: Any, grid: Any, result: Any) -> None:
     """The values that a float32 row has after quantising to a format with power-of-two scales."""
     group, floor, to_smallest, to_shift = grid[0], grid[1], np.int32(grid[3]), np.int32(grid[4])
     for start in range(0, len(row), group):
@@ -119,7 +116,7 @@ def round_row(row, grid, result):
 
 
 @kernel
-def read_record(data, slot, layout, group, factors, result):
+def read_record(data: Any, slot: Any, layout: Any, group: Any, factors: Any, result: Any) -> None:
     """Decode the row in a flat slot into float32 numbers."""
     stride, per_block, num_bytes, value_step, scale_start, scale_step, width, is_narrow = layout
     block = slot // per_block
@@ -147,7 +144,7 @@ def read_record(data, slot, layout, group, factors, result):
 
 
 @kernel
-def e4m3_code(value):
+def e4m3_code(value: Any) -> Any:
     """Nearest e4m3 code without its sign, ties to even, saturating; NaN gives 127."""
     magnitude = number(np.int32(bits(value) & _MAGNITUDE))
     rounded = min(on_grid(magnitude, _E4M3_SMALLEST, _E4M3_SHIFT), _E4M3_MAX)
@@ -156,7 +153,7 @@ def e4m3_code(value):
 
 
 @kernel
-def e2m1_code(value):
+def e2m1_code(value: Any) -> Any:
     """Nearest e2m1 code with its sign, ties to even, saturating; NaN gives 0."""
     pattern = bits(value)
     magnitude = number(np.int32(pattern & _MAGNITUDE))
@@ -167,7 +164,7 @@ def e2m1_code(value):
 
 
 @kernel
-def write_record(row, slot, layout, group, grid, data):
+def write_record(row: Any, slot: Any, layout: Any, group: Any, grid: Any, data: Any) -> None:
     """Quantise a float32 row and put it into a flat slot."""
     stride, per_block, _, value_step, scale_start, scale_step, width, is_narrow = layout
     block = slot // per_block

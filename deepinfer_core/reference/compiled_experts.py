@@ -1,8 +1,5 @@
 """Experts in compiled code: every step between products is one pass over the pairs of row and expert."""
 
-# numba finds the types of what a kernel is given.
-# ruff: noqa: ANN001, ANN202
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -24,7 +21,7 @@ _NO_GRID: GridNumbers = (0, 0, 0, 0, 0)
 
 
 @kernel
-def _sort_pairs(ids, num_maps, is_shared, pairs, sources, positions, stops):
+def _sort_pairs(ids: Any, num_maps: Any, is_shared: Any, pairs: Any, sources: Any, positions: Any, stops: Any) -> Any:
     """Pairs of row and slot by expert, rows ascending; the shared expert is the last map, its slot the first.
 
     Fills the pair and the row of each position, the position of each pair (-1 for a slot without expert), and where
@@ -56,18 +53,18 @@ def _sort_pairs(ids, num_maps, is_shared, pairs, sources, positions, stops):
 
 @kernel
 def _inner_rows(
-    gate_up,
-    pairs,
-    weights,
-    is_shared,
-    limit,
-    is_rounded,
-    grid,
-    like,
-    inner,
-    first,
-    last,
-):
+    gate_up: Any,
+    pairs: Any,
+    weights: Any,
+    is_shared: Any,
+    limit: Any,
+    is_rounded: Any,
+    grid: Any,
+    like: Any,
+    inner: Any,
+    first: Any,
+    last: Any,
+) -> None:
     """What the second map of an expert reads: SwiGLU of rounded rows, weighed, clamped and rounded as asked."""
     width, slots = inner.shape[1], weights.shape[1]
     extra = 1 if is_shared else 0
@@ -91,7 +88,7 @@ def _inner_rows(
 
 
 @kernel
-def _sum_slots(outputs, positions, slots, result, first, last):
+def _sum_slots(outputs: Any, positions: Any, slots: Any, result: Any, first: Any, last: Any) -> None:
     """Rounded outputs of a row's experts, added in the order of slots."""
     width = result.shape[1]
     total = np.empty(width, np.float32)

@@ -1,11 +1,8 @@
 """Slots, indices and hashes of a step in compiled code; definitions are at the ops."""
 
-# numba finds the types of what a kernel is given.
-# ruff: noqa: ANN001, ANN202
-
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +13,9 @@ if TYPE_CHECKING:
 
 
 @kernel
-def _window_rows(positions, row_sequence, state_slots, ring, slots, stores, first, last):
+def _window_rows(
+    positions: Any, row_sequence: Any, state_slots: Any, ring: Any, slots: Any, stores: Any, first: Any, last: Any
+) -> None:
     window = slots.shape[1]
     for index in range(first, last):
         slots[index] = -1
@@ -31,17 +30,17 @@ def _window_rows(positions, row_sequence, state_slots, ring, slots, stores, firs
 
 @kernel
 def _entry_rows(
-    positions,
-    row_sequence,
-    block_table,
-    ratio,
-    per_block,
-    visible,
-    slots,
-    places,
-    first,
-    last,
-):
+    positions: Any,
+    row_sequence: Any,
+    block_table: Any,
+    ratio: Any,
+    per_block: Any,
+    visible: Any,
+    slots: Any,
+    places: Any,
+    first: Any,
+    last: Any,
+) -> None:
     for index in range(first, last):
         visible[index], slots[index], places[index] = 0, -1, 0
         if row_sequence[index] >= 0:
@@ -55,7 +54,9 @@ def _entry_rows(
 
 
 @kernel
-def _slot_rows(entries, row_sequence, block_table, per_block, slots, first, last):
+def _slot_rows(
+    entries: Any, row_sequence: Any, block_table: Any, per_block: Any, slots: Any, first: Any, last: Any
+) -> None:
     for index in range(first, last):
         sequence = max(row_sequence[index], 0)
         for place in range(entries.shape[1]):
@@ -66,7 +67,9 @@ def _slot_rows(entries, row_sequence, block_table, per_block, slots, first, last
 
 
 @kernel
-def _context_rows(ids, positions, row_sequence, history, pad_id, result, first, last):
+def _context_rows(
+    ids: Any, positions: Any, row_sequence: Any, history: Any, pad_id: Any, result: Any, first: Any, last: Any
+) -> None:
     for index in range(first, last):
         sequence = row_sequence[index]
         is_hidden, in_step = sequence < 0 or ids[index] < 0, 0
@@ -82,7 +85,9 @@ def _context_rows(ids, positions, row_sequence, history, pad_id, result, first, 
 
 
 @kernel
-def _hash_rows(context, ids, multipliers, primes, offsets, result, first, last):
+def _hash_rows(
+    context: Any, ids: Any, multipliers: Any, primes: Any, offsets: Any, result: Any, first: Any, last: Any
+) -> None:
     heads = len(primes) // (context.shape[1] - 1)
     for index in range(first, last):
         mixed = np.int64(context[index, 0]) * multipliers[0]

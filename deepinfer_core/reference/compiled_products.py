@@ -5,9 +5,6 @@ and a column in blocks of ascending channels, with one multiply-add for each; a 
 same bits, so that a row does not depend on how many are beside it. The length of the blocks is found by trying.
 """
 
-# numba finds the types of what a kernel is given.
-# ruff: noqa: ANN001, ANN202
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -136,7 +133,7 @@ def map_of_column(num_rows: int, num_maps: int) -> Order:
 
 
 @kernel
-def _add_block(row, weight, start, stop, begin, end, sums):
+def _add_block(row: Any, weight: Any, start: Any, stop: Any, begin: Any, end: Any, sums: Any) -> None:
     """Sums of the products of one block of channels for a range of outputs, one channel after the other."""
     width = end - begin
     for output in range(width):
@@ -160,7 +157,9 @@ def _add_block(row, weight, start, stop, begin, end, sums):
 
 
 @kernel
-def _multiply(rows, sources, stops, weights, block, chunk, result, first, last):
+def _multiply(
+    rows: Any, sources: Any, stops: Any, weights: Any, block: Any, chunk: Any, result: Any, first: Any, last: Any
+) -> None:
     """Shares ``first .. last - 1`` of the outputs of every map, a chunk of outputs at a time."""
     channels, outputs = weights.shape[1], weights.shape[2]
     sums = np.empty(chunk, np.float32)

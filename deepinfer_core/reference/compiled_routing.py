@@ -1,12 +1,9 @@
 """Which experts a token goes to, and pairs of tokens that become one entry, in compiled code."""
 
-# numba finds the types of what a kernel is given.
-# ruff: noqa: ANN001, ANN202
-
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @kernel
-def _softplus(value):
+def _softplus(value: Any) -> Any:
     return value if value > 20.0 else math.log1p(math.exp(value))
 
 
 @kernel
-def _select_rows(logits, bias, scaling, ids, weights, first, last):
+def _select_rows(logits: Any, bias: Any, scaling: Any, ids: Any, weights: Any, first: Any, last: Any) -> None:
     count = logits.shape[1]
     scores, free = np.empty(count, np.float32), np.empty(count, np.bool_)
     for index in range(first, last):
@@ -47,13 +44,23 @@ def _select_rows(logits, bias, scaling, ids, weights, first, last):
 
 
 @kernel
-def _is_before(a, b):
+def _is_before(a: Any, b: Any) -> Any:
     """Larger numbers first, NaN before all."""
     return a > b or (math.isnan(a) and not math.isnan(b))
 
 
 @kernel
-def _pool_rows(gate, value, positions, row_sequence, state_slots, ring, result, first, last):
+def _pool_rows(
+    gate: Any,
+    value: Any,
+    positions: Any,
+    row_sequence: Any,
+    state_slots: Any,
+    ring: Any,
+    result: Any,
+    first: Any,
+    last: Any,
+) -> None:
     """Entries of the rows; nothing is written to the ring."""
     length, width = ring.shape[1], gate.shape[1]
     for index in range(first, last):
@@ -72,13 +79,15 @@ def _pool_rows(gate, value, positions, row_sequence, state_slots, ring, result, 
 
 
 @kernel
-def _mean(before, value, weight):
+def _mean(before: Any, value: Any, weight: Any) -> Any:
     share = np.float32(1.0) / (np.float32(1.0) + np.exp(-weight))
     return before + share * (value - before)
 
 
 @kernel
-def _keep_rows(gate, value, positions, row_sequence, state_slots, lengths, ring):
+def _keep_rows(
+    gate: Any, value: Any, positions: Any, row_sequence: Any, state_slots: Any, lengths: Any, ring: Any
+) -> None:
     """Put the last rows of each sequence into its ring."""
     length = ring.shape[1]
     for index in range(len(positions)):

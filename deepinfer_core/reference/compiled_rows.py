@@ -1,11 +1,8 @@
 """Rows normed, rotated and rounded in one pass, in compiled code."""
 
-# numba finds the types of what a kernel is given.
-# ruff: noqa: ANN001, ANN201, ANN202
-
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,7 +22,7 @@ _NO_TABLE = np.empty((0, 0), np.float32)
 
 
 @reduction
-def dot(a, b):
+def dot(a: Any, b: Any) -> Any:
     """Sum of the products of two float32 rows."""
     total = np.float32(0.0)
     for column in range(len(a)):
@@ -34,20 +31,20 @@ def dot(a, b):
 
 
 @kernel
-def inverse_rms(row, eps):
+def inverse_rms(row: Any, eps: Any) -> Any:
     """One over the root-mean-square of a float32 row."""
     return np.float32(1.0) / np.sqrt(np.float32(dot(row, row) / np.float32(len(row)) + eps))
 
 
 @kernel
-def widen(source, result):
+def widen(source: Any, result: Any) -> None:
     """A row of activations as float32 numbers."""
     for column in range(len(source)):
         result[column] = widened(source[column])
 
 
 @kernel
-def norm_in_place(row, weight, eps, like):
+def norm_in_place(row: Any, weight: Any, eps: Any, like: Any) -> None:
     """Norm a float32 row; the result is rounded to the element type of ``like``."""
     inverse = inverse_rms(row, eps)
     for column in range(len(row)):
@@ -55,7 +52,7 @@ def norm_in_place(row, weight, eps, like):
 
 
 @kernel
-def rotate_in_place(row, angles, sign):
+def rotate_in_place(row: Any, angles: Any, sign: Any) -> None:
     """Turn the trailing channel pairs of a float32 row: cosines, then sines; ``sign`` -1 turns back."""
     pairs = len(angles) // 2
     first = len(row) - 2 * pairs
@@ -67,7 +64,7 @@ def rotate_in_place(row, angles, sign):
 
 
 @kernel
-def _norm_rows(x, weight, eps, grid, result, first, last):
+def _norm_rows(x: Any, weight: Any, eps: Any, grid: Any, result: Any, first: Any, last: Any) -> None:
     row = np.empty(x.shape[1], np.float32)
     for index in range(first, last):
         widen(x[index], row)
@@ -80,7 +77,7 @@ def _norm_rows(x, weight, eps, grid, result, first, last):
 
 
 @kernel
-def _round_rows(x, grid, result, first, last):
+def _round_rows(x: Any, grid: Any, result: Any, first: Any, last: Any) -> None:
     row = np.empty(x.shape[1], np.float32)
     for index in range(first, last):
         widen(x[index], row)
@@ -88,7 +85,7 @@ def _round_rows(x, grid, result, first, last):
 
 
 @kernel
-def _rotate_rows(x, positions, table, sign, result, first, last):
+def _rotate_rows(x: Any, positions: Any, table: Any, sign: Any, result: Any, first: Any, last: Any) -> None:
     row = np.empty(x.shape[2], np.float32)
     for index in range(first, last):
         for head in range(x.shape[1]):
@@ -100,20 +97,20 @@ def _rotate_rows(x, positions, table, sign, result, first, last):
 
 @kernel
 def _store_rows(
-    x,
-    positions,
-    table,
-    slots,
-    weight,
-    eps,
-    data,
-    layout,
-    group,
-    grid,
-    is_plain,
-    first,
-    last,
-):
+    x: Any,
+    positions: Any,
+    table: Any,
+    slots: Any,
+    weight: Any,
+    eps: Any,
+    data: Any,
+    layout: Any,
+    group: Any,
+    grid: Any,
+    is_plain: Any,
+    first: Any,
+    last: Any,
+) -> None:
     row = np.empty(x.shape[1], np.float32)
     for index in range(first, last):
         if slots[index] >= 0:

@@ -3,10 +3,9 @@
 Score and column become one integer, larger for larger scores and then for smaller columns, so that no two are equal.
 """
 
-# numba finds the types of what a kernel is given.
-# ruff: noqa: ANN001, ANN202
-
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,19 +26,19 @@ _MAGNITUDE = np.int32(0x7FFFFFFF)
 
 
 @kernel
-def _ordered(score):
+def _ordered(score: Any) -> Any:
     """An int32 that orders like the score; +0 and -0 are equal."""
     pattern = bits(np.float32(score + np.float32(0.0)))
     return np.int32(pattern ^ ((pattern >> np.int32(31)) & _MAGNITUDE))
 
 
 @kernel
-def _rounded(value):
+def _rounded(value: Any) -> Any:
     return widened(narrowed(value, _BF16))
 
 
 @kernel
-def _score(query, weights, key, is_chain):
+def _score(query: Any, weights: Any, key: Any, is_chain: Any) -> Any:
     """Score of one key: a wide sum, or heads c, c + 4, ... in chain c of bf16 multiply-adds."""
     if not is_chain:
         total = np.float32(0.0)
@@ -63,7 +62,7 @@ def _score(query, weights, key, is_chain):
 
 
 @kernel
-def _choose(keys, count, most, chosen):
+def _choose(keys: Any, count: Any, most: Any, chosen: Any) -> None:
     """Columns of the largest of ``count`` keys, ascending, then -1; whichever ``most`` are."""
     chosen[:] = -1
     threshold = np.partition(keys[:count], count - most)[count - most] if count > most else np.int64(-(1 << 63))
@@ -75,28 +74,28 @@ def _choose(keys, count, most, chosen):
 
 
 @kernel
-def _key(ordered, column):
+def _key(ordered: Any, column: Any) -> Any:
     return (np.int64(ordered) << np.int64(32)) + (_ALL_COLUMNS - np.int64(column))
 
 
 @kernel
 def _select_rows(
-    query,
-    weights,
-    is_chain,
-    data,
-    layout,
-    group,
-    factors,
-    block_table,
-    row_sequence,
-    visible,
-    size,
-    chosen,
-    blocks,
-    first,
-    last,
-):
+    query: Any,
+    weights: Any,
+    is_chain: Any,
+    data: Any,
+    layout: Any,
+    group: Any,
+    factors: Any,
+    block_table: Any,
+    row_sequence: Any,
+    visible: Any,
+    size: Any,
+    chosen: Any,
+    blocks: Any,
+    first: Any,
+    last: Any,
+) -> None:
     per_block, width = layout[1], layout[6]
     entry, most = np.empty(width, np.float32), block_table.shape[1] * per_block
     keys, best = np.empty(most, np.int64), np.empty(most // size + 1, np.int64)
@@ -127,22 +126,22 @@ def _select_rows(
 
 @kernel
 def _select_within_rows(
-    query,
-    weights,
-    is_chain,
-    data,
-    layout,
-    group,
-    factors,
-    block_table,
-    row_sequence,
-    visible,
-    size,
-    candidates,
-    chosen,
-    first,
-    last,
-):
+    query: Any,
+    weights: Any,
+    is_chain: Any,
+    data: Any,
+    layout: Any,
+    group: Any,
+    factors: Any,
+    block_table: Any,
+    row_sequence: Any,
+    visible: Any,
+    size: Any,
+    candidates: Any,
+    chosen: Any,
+    first: Any,
+    last: Any,
+) -> None:
     per_block, width = layout[1], layout[6]
     entry, most = np.empty(width, np.float32), candidates.shape[1] * size
     keys, entries = np.empty(most, np.int64), np.empty(most, np.int32)

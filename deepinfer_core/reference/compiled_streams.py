@@ -1,12 +1,9 @@
 """Residual streams around a sub-layer, in compiled code (spec model/04)."""
 
-# numba finds the types of what a kernel is given.
-# ruff: noqa: ANN001, ANN202
-
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +17,7 @@ _SMALLEST_AGREEMENT = 1e-6
 
 
 @kernel
-def _sinkhorn(entries, eps, iterations):
+def _sinkhorn(entries: Any, eps: Any, iterations: Any) -> None:
     """Alternate column and row normalisation in place, columns first and last."""
     count = entries.shape[0]
     for step in range(2 * iterations - 1):
@@ -41,12 +38,12 @@ def _sinkhorn(entries, eps, iterations):
 
 
 @kernel
-def _sigmoid(value):
+def _sigmoid(value: Any) -> Any:
     return np.float32(1.0) / (np.float32(1.0) + np.exp(-value))
 
 
 @kernel
-def _row_softmax(logits, eps):
+def _row_softmax(logits: Any, eps: Any) -> None:
     """Softmax of every row of a square table in place, plus ``eps``."""
     count = logits.shape[0]
     for line in range(count):
@@ -62,7 +59,18 @@ def _row_softmax(logits, eps):
 
 
 @kernel
-def _mix_row(wide, function, base, scale, norm_eps, eps, iterations, pre, post, table):
+def _mix_row(
+    wide: Any,
+    function: Any,
+    base: Any,
+    scale: Any,
+    norm_eps: Any,
+    eps: Any,
+    iterations: Any,
+    pre: Any,
+    post: Any,
+    table: Any,
+) -> None:
     """Mixing numbers of one row of all streams."""
     count = len(pre)
     inverse = inverse_rms(wide, norm_eps)
@@ -79,22 +87,22 @@ def _mix_row(wide, function, base, scale, norm_eps, eps, iterations, pre, post, 
 
 @kernel
 def _enter_rows(
-    streams,
-    mix,
-    function,
-    base,
-    scale,
-    weight,
-    norm_eps,
-    eps,
-    iterations,
-    rows,
-    pre,
-    post,
-    tables,
-    first,
-    last,
-):
+    streams: Any,
+    mix: Any,
+    function: Any,
+    base: Any,
+    scale: Any,
+    weight: Any,
+    norm_eps: Any,
+    eps: Any,
+    iterations: Any,
+    rows: Any,
+    pre: Any,
+    post: Any,
+    tables: Any,
+    first: Any,
+    last: Any,
+) -> None:
     count, hidden = mix.shape[1], rows.shape[1]
     wide, row = np.empty(count * hidden, np.float32), np.empty(hidden, np.float32)
     for index in range(first, last):
@@ -114,7 +122,7 @@ def _enter_rows(
 
 
 @kernel
-def _update_rows(output, streams, post, tables, result, first, last):
+def _update_rows(output: Any, streams: Any, post: Any, tables: Any, result: Any, first: Any, last: Any) -> None:
     count, hidden = post.shape[1], output.shape[1]
     new, wide, own = np.empty(hidden, np.float32), np.empty(count * hidden, np.float32), np.empty(hidden, np.float32)
     for index in range(first, last):
@@ -134,7 +142,7 @@ def _update_rows(output, streams, post, tables, result, first, last):
 
 
 @kernel
-def _gate_rows(streams, memory, weight, eps, result, first, last):
+def _gate_rows(streams: Any, memory: Any, weight: Any, eps: Any, result: Any, first: Any, last: Any) -> None:
     count, hidden = weight.shape
     own, key = np.empty(hidden, np.float32), np.empty(hidden, np.float32)
     weighed = np.empty(hidden, np.float32)

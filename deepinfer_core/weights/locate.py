@@ -144,8 +144,6 @@ def _explain(error: Exception) -> str:
     match error:
         case errors.GatedRepoError():
             return "the hub wants its terms accepted first: accept them on the model's page, then run 'hf auth login'"
-        case errors.RepositoryNotFoundError():
-            return "there is no such folder, and the hub has no such model (a private one needs 'hf auth login')"
         case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled():
             absent = "there is no such folder, and the hub's cache does not hold the model"
             if constants.HF_HUB_OFFLINE:
@@ -153,7 +151,12 @@ def _explain(error: Exception) -> str:
                     f"{absent}; HF_HUB_OFFLINE forbids to fetch it: unset it, or fetch the model where there is network"
                 )
             return f"{absent}; the hub is out of reach: check the network"
-        case FileNotFoundError():
-            return "there is no such folder, and the hub has no such model"
+        case PermissionError() | NotADirectoryError() | FileExistsError():
+            return (
+                f"the folder for downloads cannot be written ({error.filename}: {error.strerror}); "
+                "name another one by download_dir or DEEPINFER_CACHE_DIR"
+            )
+        case errors.RepositoryNotFoundError() | FileNotFoundError():
+            return "there is no such folder, and the hub has no such model (a private one needs 'hf auth login')"
         case _:
             return f"the hub did not deliver it ({error}); try again, what is complete is kept"

@@ -66,8 +66,8 @@ def record_offsets(slots, block_stride, ROWS: tl.constexpr, RECORD: tl.constexpr
 
 
 @triton.jit
-def load_values(row_ptr, exists, FORMAT: tl.constexpr, FIRST: tl.constexpr, WIDTH: tl.constexpr):
-    """Pairs of channels ``FIRST .. FIRST + WIDTH - 1``: ``[rows, WIDTH / 2]`` uint16 (e4m3) or uint8 (e2m1).
+def load_values(row_ptr, exists, FORMAT: tl.constexpr, CHANNELS: tl.constexpr):
+    """Pairs of channels ``[rows, CHANNELS / 2]``, uint16 (e4m3) or uint8 (e2m1).
 
     Args:
         row_ptr: ``[rows]`` pointers to the first byte of each record.
@@ -75,17 +75,18 @@ def load_values(row_ptr, exists, FORMAT: tl.constexpr, FIRST: tl.constexpr, WIDT
     """
     if FORMAT == "mxfp8":
         row_ptr = row_ptr.to(tl.pointer_type(tl.uint16))
-    pair = FIRST // 2 + tl.arange(0, WIDTH // 2)
+    pair = tl.arange(0, CHANNELS // 2)
     return tl.load(row_ptr[:, None] + pair[None, :], mask=exists[:, None], other=0)
 
 
 @triton.jit
-def load_scales(row_ptr, exists, FORMAT: tl.constexpr, FIRST: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """Scale bytes of these channels of records of ``CHANNELS`` channels, ``[rows, groups]``."""
-    GROUP: tl.constexpr = 32 if FORMAT == "mxfp8" else 16
-    VALUE_BYTES: tl.constexpr = CHANNELS if FORMAT == "mxfp8" else CHANNELS // 2
-    group = VALUE_BYTES + FIRST // GROUP + tl.arange(0, WIDTH // GROUP)
-    return tl.load(row_ptr[:, None] + group[None, :], mask=exists[:, None], other=0)
+def load_scales(row_ptr, exists, FORMAT: tl.constexpr, CHANNELS: tl.constexpr):
+    """Scale bytes behind the values ``[rows, groups]``; arguments as of :func:`load_values`."""
+    if FORMAT == "mxfp8":
+        place = CHANNELS + tl.arange(0, CHANNELS // 32)
+    else:
+        place = CHANNELS // 2 + tl.arange(0, CHANNELS // 16)
+    return tl.load(row_ptr[:, None] + place[None, :], mask=exists[:, None], other=0)
 
 
 @triton.jit

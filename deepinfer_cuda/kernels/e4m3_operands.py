@@ -11,6 +11,8 @@ import triton.language as tl
 
 from deepinfer_cuda.kernels.number_formats import INTERPRETED, e4m3_to_float
 
+PADDED_ROWS = tl.constexpr(256)
+"""Rows of a packed weight are a multiple of this."""
 WEIGHT_UNIT = tl.constexpr(16777216.0)
 """2^24: weights are decoded as multiples of it, so that the factor of every sensible scale is a bfloat16 number."""
 

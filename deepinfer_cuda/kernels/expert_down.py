@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from deepinfer_cuda.kernels.expert_tiles import expert_tile, num_shared_programs, places, shared_tile
-from deepinfer_cuda.kernels.expert_weights import STEP, TILE_ROWS, TILE_WORDS, product, weight_step
+from deepinfer_cuda.kernels.expert_weights import ROW_WORDS, STEP, TILE_ROWS, TILE_WORDS, product, weight_step
 from deepinfer_cuda.kernels.number_formats import rounded
 
 
@@ -72,7 +72,8 @@ def _down(
     TILES: tl.constexpr = 1 if FORMAT == "mxfp4" else 2
     channel = block * BLOCK_N + tl.arange(0, BLOCK_N)
     tile = channel // TILE_ROWS * STEPS
-    words = (words_ptr + tile * (TILES * TILE_WORDS) + channel % TILE_ROWS * 32)[:, None] + tl.arange(0, 32)[None, :]
+    words = (words_ptr + tile * (TILES * TILE_WORDS) + channel % TILE_ROWS * ROW_WORDS)[:, None]
+    words += tl.arange(0, ROW_WORDS)[None, :]
     scales = scales_ptr + tile * TILE_ROWS + channel % TILE_ROWS
     column = tl.arange(0, STEP)[:, None]
     x_ptrs = row_ptrs[None, :] + column

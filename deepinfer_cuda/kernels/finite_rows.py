@@ -12,10 +12,10 @@ def finite_rows_kernel(logits_ptr, result_ptr, row_stride, VOCAB: tl.constexpr, 
     lane = tl.arange(0, BLOCK)
     is_refused = tl.zeros((BLOCK,), tl.int32)
     is_possible = tl.zeros((BLOCK,), tl.int32)
-    for start in range(0, VOCAB, BLOCK):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
         column = start + lane
         x = tl.load(logits_ptr + row * row_stride + column, mask=column < VOCAB, other=float("-inf"))
-        is_refused |= ((x != x) | (x == float("inf"))).to(tl.int32)
+        is_refused |= ((x != x) | (x == float("inf"))).to(tl.int32)  # noqa: PLR0124 - true for NaN
         is_possible |= (x > float("-inf")).to(tl.int32)
     is_finite = (tl.max(is_refused, 0) == 0) & (tl.max(is_possible, 0) != 0)
     tl.store(result_ptr + row, is_finite.to(tl.uint8))

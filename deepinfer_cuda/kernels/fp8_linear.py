@@ -9,10 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from deepinfer_cuda.kernels.e4m3_operands import WEIGHT_UNIT, e4m3_to_bf16, settled, weight_tile
-from deepinfer_cuda.kernels.number_formats import INTERPRETED, e4m3_to_float, power_of_two
+from deepinfer_cuda.kernels.e4m3_operands import PADDED_ROWS, WEIGHT_UNIT, settled, weight_tile
+from deepinfer_cuda.kernels.number_formats import e4m3_to_float, power_of_two
 from deepinfer_cuda.kernels.product_tiles import (
-    SPLIT_UNIT,
     SUM_TYPE,
     add_product,
     banded_tile,
@@ -28,11 +27,8 @@ def _scaled_rows(x_ptr, scale_ptr, row, start, x_row_stride, scale_row_stride, B
     data = tl.load(x_ptr + row[:, None] * x_row_stride + channel[None, :]).reshape(BLOCK_ROWS, 4, 32)
     word = tl.load(scale_ptr + row * scale_row_stride + start // 128)
     byte = (word[:, None] >> (8 * tl.arange(0, 4))[None, :]) & 0xFF
-    scale = tl.broadcast_to(power_of_two(byte)[:, :, None], (BLOCK_ROWS, 4, 32))
-    if INTERPRETED:
-        return (e4m3_to_float(data) * scale).to(tl.bfloat16).reshape(BLOCK_ROWS, 128)
-    unscaled = e4m3_to_bf16(data, tl.full((BLOCK_ROWS, 4, 32), 1.329227995784916e36, tl.bfloat16))  # 2^120
-    return (unscaled * scale.to(tl.bfloat16)).reshape(BLOCK_ROWS, 128)
+    # By way of float32: unlike the weights' short cut it keeps NaN, and takes any scale.
+    return (e4m3_to_float(data) * power_of_two(byte)[:, :, None]).to(tl.bfloat16).reshape(BLOCK_ROWS, 128)
 
 
 @triton.jit
@@ -96,12 +92,13 @@ def fp8_linear_kernel(
         BLOCK_IN: Channels of one round.
         BAND: Tiles along the rows of x that share weights while these are in the cache.
     """
+    tl.static_assert(BLOCK_OUT <= PADDED_ROWS)
     tile_out, tile_row = banded_tile(tl.program_id(0), tl.cdiv(num_out, BLOCK_OUT), tl.cdiv(num_rows, BLOCK_ROWS), BAND)
     group = tl.program_id(1)
     first_out, first_row = tile_out * BLOCK_OUT, tile_row * BLOCK_ROWS
     # Rows beyond the last repeat it: their results are not stored, and no load needs a mask.
     row = tl.minimum(first_row + tl.arange(0, BLOCK_ROWS), num_rows - 1).to(tl.int64)
-    padded_out = tl.cdiv(num_out, SPLIT_UNIT) * SPLIT_UNIT
+    padded_out = tl.cdiv(num_out, PADDED_ROWS) * PADDED_ROWS
     x_ptr += group * X_WIDTH
     scale_ptr += group * (X_WIDTH // 128)
     weight_ptr += group.to(tl.int64) * padded_out * WIDTH

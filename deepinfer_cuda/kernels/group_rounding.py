@@ -1,7 +1,7 @@
 """Tiles of rows to and from a quantised format, for every kernel that rounds or reads rows.
 
-A tile is ``[ROWS, WIDTH]``; its values cross as bytes ``[ROWS, WIDTH]`` (e4m3) or ``[ROWS, WIDTH / 2]`` (two e2m1 codes,
-even channel in the low nibble), its scales as bytes ``[ROWS, WIDTH / group]``.
+A tile is ``[ROWS, WIDTH]``; its values cross as bytes ``[ROWS, WIDTH]`` (e4m3) or ``[ROWS, WIDTH / 2]`` (two e2m1
+codes, even channel in the low nibble), its scales as bytes ``[ROWS, WIDTH / group]``.
 """
 
 from __future__ import annotations
@@ -61,19 +61,14 @@ def _signed_e2m1_to_float(code):
 
 
 @triton.jit
-def decode_tile(
-    values, scales, FORMAT: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
-):
+def decode_tile(values, scales, FORMAT: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """The float32 tile that bytes of values and of scales stand for; exact."""
     if FORMAT == "mxfp8":
         numbers = e4m3_to_float(values.to(tl.float8e4nv, bitcast=True))
     else:
         wide = values.to(tl.int32)
         numbers = tl.reshape(tl.join(_signed_e2m1_to_float(wide), _signed_e2m1_to_float(wide >> 4)), (ROWS, WIDTH))
-    if FORMAT == "fp4_e4m3":
-        factor = e4m3_to_float(scales.to(tl.float8e4nv, bitcast=True))
-    else:
-        factor = power_of_two(scales)
+    factor = e4m3_to_float(scales.to(tl.float8e4nv, bitcast=True)) if FORMAT == "fp4_e4m3" else power_of_two(scales)
     groups = tl.reshape(numbers, (ROWS, WIDTH // GROUP, GROUP))
     return tl.reshape(groups * factor[:, :, None], (ROWS, WIDTH))
 

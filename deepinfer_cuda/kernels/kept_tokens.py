@@ -1,8 +1,8 @@
 """Which tokens a filter keeps: a prefix of a row's tokens, best first, found by bisection on a list of candidates.
 
-Tokens are in the order of :mod:`deepinfer_cuda.kernels.vocabulary_rows`, so a prefix is named by its last token: order key and
-id. ``scan`` bundles what every function needs of a row: pointers to its logits and to the list of ids (ascending),
-the length of the list, the largest logit (float64) and the inverse temperature (float64).
+Tokens are in the order of :mod:`deepinfer_cuda.kernels.vocabulary_rows`, so a prefix is named by its last token: order
+key and id. ``scan`` bundles what every function needs of a row: pointers to its logits and to the list of ids
+(ascending), the length of the list, the largest logit (float64) and the inverse temperature (float64).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_kept(key, token, last_key, last_id):
 def list_candidates(row_ptr, list_ptr, cut, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
     """Write the ids of all logits that are not below ``cut`` (float64), ascending; returns how many."""
     num_listed = tl.load(row_ptr).to(tl.int32, bitcast=True) * 0
-    for start in range(0, VOCAB, BLOCK):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         is_candidate = ((column < VOCAB) & (x.to(tl.float64) >= cut)).to(tl.int32)
@@ -52,10 +52,7 @@ def _listed(scan, start, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
     inside = place < scan[2]
     token = tl.load(scan[1] + place, mask=inside, other=0)
     x = tl.load(scan[0] + token, mask=inside, other=float("-inf"))
-    if BY_MASS:
-        amount = token_weight(x, scan[3], scan[4])
-    else:
-        amount = inside.to(tl.int64)
+    amount = token_weight(x, scan[3], scan[4]) if BY_MASS else inside.to(tl.int64)
     return order_key(x), token, amount, inside
 
 

@@ -14,7 +14,7 @@ def markov_logits_kernel(
     VOCAB: tl.constexpr, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr,
     TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A program reads its part of the head once, for all rows; a row's sum over the rank is one product of one shape."""
+    """A program reads its part of the head once, for all rows; every row is summed by a product of the same shape."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     channel = tl.arange(0, RANK_BLOCK)
     inside = column < VOCAB

@@ -9,11 +9,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from deepinfer_cuda.kernels.number_formats import rounded
+from deepinfer_cuda.kernels.number_formats import INTERPRETED, rounded
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LOWEST = tl.constexpr(-1e30)
 """Start of the maximum where the sink is turned off (minus infinity)."""
+
+
+@triton.jit
+def product(a, b, start):
+    """``start`` plus the product of bfloat16 matrices, in float32."""
+    if INTERPRETED:  # it takes the bits of bfloat16 operands for integers
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), start)
+    return tl.dot(a, b, start)
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from deepinfer_cuda.kernels.vocabulary_rows import LOWEST_KEY, best_id, lane_max
 def _mass(row_ptr, largest, inverse_temperature, least, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
     """Sum of the weights of the whole row that are not below ``least`` (float64)."""
     total = tl.zeros((BLOCK,), tl.int64)
-    for start in range(0, VOCAB, BLOCK):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         weight = token_weight(x, largest, inverse_temperature)
@@ -31,7 +31,7 @@ def _mass(row_ptr, largest, inverse_temperature, least, VOCAB: tl.constexpr, BLO
 
 @triton.jit
 def _top_p_cut(largest, temperature, top_p, mass, VOCAB: tl.constexpr):
-    """A logit that every token kept by top-p reaches: all those below weigh less than ``1 - top_p`` of the mass together.
+    """A logit that every token kept by top-p reaches: those below weigh less than ``1 - top_p`` of the mass together.
 
     Half of what would do, so that no rounding matters.
     """
@@ -96,7 +96,7 @@ def process_logits_kernel(
         log_mass = tl.log(mass.to(tl.float64) * (2.0**-SUM_BITS))
     poison = tl.where(is_refused, float("nan"), 0.0)
     tl.debug_barrier()
-    for start in range(0, VOCAB, BLOCK):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         kept = is_kept(order_key(x), column, last_key, last_id)

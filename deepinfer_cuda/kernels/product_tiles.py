@@ -13,8 +13,8 @@ SPLIT_UNIT = tl.constexpr(128)
 
 
 SUM_TYPE = tl.constexpr(tl.float64 if is_interpreting() else tl.float32)
-"""Of running sums. The matrix unit sums 16 channels at a time whatever the tile; the interpreter sums a tile at once, and
-only in float64 do tiles of different depth agree."""
+"""Of running sums. The matrix unit sums 16 channels at a time whatever the tile; the interpreter sums a tile at once,
+and only in float64 do tiles of different depth agree."""
 
 
 @triton.jit

@@ -28,7 +28,7 @@ def sample_kernel(
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logprobs_ptr + row * row_stride
     sums = tl.zeros((BLOCKS,), tl.int64)
-    for block in range(tl.cdiv(VOCAB, BLOCK)):
+    for block in tl.range(0, tl.cdiv(VOCAB, BLOCK), num_stages=3):
         block_sum = tl.sum(_weights(row_ptr, block, VOCAB, BLOCK), 0)
         sums = tl.where(tl.arange(0, BLOCKS) == block, block_sum, sums)
     total = tl.sum(sums, 0)

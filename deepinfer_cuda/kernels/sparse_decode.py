@@ -7,7 +7,7 @@ import triton.language as tl
 
 from deepinfer_cuda.kernels.cached_rows import load_scales, load_values, record_offsets, to_bfloat16
 from deepinfer_cuda.kernels.number_formats import rounded
-from deepinfer_cuda.kernels.online_softmax import begin, block_weights, share, used_blocks
+from deepinfer_cuda.kernels.online_softmax import begin, block_weights, product, share, used_blocks
 
 
 @triton.jit
@@ -29,8 +29,7 @@ def attend_blocks(
 ):
     """Take blocks ``first .. last - 1`` of the keys of one cache into the state of a row.
 
-    Channels are handled in two halves, so that the numbers of a block need not be in registers at once. The branches
-    are always taken; why they are there is said in :mod:`deepinfer_cuda.kernels.sparse_prefill`.
+    The branches are always taken; :mod:`deepinfer_cuda.kernels.sparse_prefill` says why they are there.
     """
     RECORD: tl.constexpr = CHANNELS + CHANNELS // 32 if FORMAT == "mxfp8" else CHANNELS // 2 + CHANNELS // 16
     maximum, total, values = state
@@ -39,16 +38,16 @@ def attend_blocks(
         slots = tl.load(slots_ptr + column, mask=column < NUM_SLOTS, other=-1)
         exists = slots >= 0
         rows = cache_ptr + record_offsets(slots, block_stride, ROWS, RECORD)
-        scales = load_scales(rows, exists, FORMAT, 0, CHANNELS, CHANNELS)
-        pairs = load_values(rows, exists, FORMAT, 0, CHANNELS)
+        scales = load_scales(rows, exists, FORMAT, CHANNELS)
+        pairs = load_values(rows, exists, FORMAT, CHANNELS)
         if block < last:
             keys = to_bfloat16(pairs, scales, FORMAT)
             weights = tl.zeros((query.shape[0], KEYS), tl.bfloat16)
             factor = tl.zeros((query.shape[0],), tl.float32)
             if block + 1 <= last:
-                dots = tl.dot(query, tl.trans(keys))
+                dots = product(query, tl.trans(keys), tl.zeros((query.shape[0], KEYS), tl.float32))
                 weights, maximum, total, factor = block_weights(dots, exists, maximum, total, scale_log2)
-            values = tl.dot(weights, keys, values * factor[:, None])
+            values = product(weights, keys, values * factor[:, None])
     return maximum, total, values
 
 
@@ -79,10 +78,10 @@ def sparse_decode_kernel(
     KEYS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Attend to all keys of a row, or to ``part_blocks`` blocks of them.
+    """Attend to ``part_blocks`` blocks of the keys of a row, which are numbered through: window, then context.
 
-    With several parts the sums of values are left as they are, with their maxima and totals, for
-    ``merge_parts_kernel``; else ``result_ptr`` gets the result. Blocks are numbered through: window, then context.
+    A single part gives the result. Of several, each leaves its sum of values with maximum and total, for
+    ``merge_parts_kernel``; the sink counts in the first one.
     """
     WINDOW_BLOCKS: tl.constexpr = (WINDOW + KEYS - 1) // KEYS
     row = tl.program_id(0).to(tl.int64)

@@ -1,4 +1,10 @@
-"""Sparse attention of prompt rows over gathered rows: one program for a row, all heads."""
+"""Sparse attention of prompt rows over gathered rows: one program for a row, all heads.
+
+Two branches that are always taken steer Triton 3.6. The outer one makes its pipeline start the loads of the next block
+before the products of this one (a branch is put behind the loads), not behind them. The inner one hides from the product
+of queries and keys that another product follows: it then shares the keys among the warps instead of computing every
+logit twice.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import triton
 import triton.language as tl
 
 from deepinfer_cuda.kernels.number_formats import rounded
-from deepinfer_cuda.kernels.online_softmax import begin, block_weights, share, used_blocks
+from deepinfer_cuda.kernels.online_softmax import begin, block_weights, product, share, used_blocks
 
 
 @triton.jit
@@ -56,9 +62,9 @@ def sparse_prefill_kernel(
             weights = tl.zeros((HEADS, KEYS), tl.bfloat16)
             factor = tl.zeros((HEADS,), tl.float32)
             if block + 1 <= last:
-                dots = tl.dot(query, tl.trans(keys))
+                dots = product(query, tl.trans(keys), tl.zeros((HEADS, KEYS), tl.float32))
                 weights, maximum, total, factor = block_weights(dots, exists, maximum, total, scale_log2)
-            values = tl.dot(weights, keys, values * factor[:, None])
+            values = product(weights, keys, values * factor[:, None])
     values = values * share(total)[:, None]
     at = result_ptr + (row * NUM_HEADS + head)[:, None] * CHANNELS + channel
     tl.store(at, rounded(values, result_ptr.dtype.element_ty), mask=heads_inside)

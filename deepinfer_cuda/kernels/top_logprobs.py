@@ -23,7 +23,7 @@ def _mass_and_rank(row_ptr, largest, score, chosen, VOCAB: tl.constexpr, BLOCK: 
     """Sum of the row's fixed-point exponentials, and how many tokens come before the chosen one."""
     mass = tl.zeros((BLOCK,), tl.int64)
     before = tl.zeros((BLOCK,), tl.int32)
-    for start in range(0, VOCAB, BLOCK):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         weight = fixed_point(tl.exp(x.to(tl.float64) - largest), SUM_BITS)
@@ -38,7 +38,7 @@ def top_logprobs_kernel(
     logits_ptr, ids_ptr, logprobs_ptr, ranks_ptr, best_logprobs_ptr, best_ids_ptr, row_stride,
     COUNT: tl.constexpr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """The best token is the best of the lanes' best; then its lane, a column of the row's blocks, is asked for the next."""
+    """The best token is the best of the lanes' best; then its lane, one column of each block, is asked for the next."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * row_stride
     best, place, is_nan = lane_maxima(row_ptr, VOCAB, BLOCK)

@@ -12,7 +12,7 @@ from deepinfer_cuda.kernels.vocabulary_rows import fixed_point, random_words, un
 
 @triton.jit
 def _chances(target_ptr, draft_ptr, draft, block, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
-    """p and q (float64) of one block; q is one-hot without ``draft_ptr``, and zero in a row without a draft."""
+    """P and q (float64) of one block; q is one-hot without ``draft_ptr``, and zero in a row without a draft."""
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < VOCAB
     p = tl.exp(tl.load(target_ptr + column, mask=inside, other=float("-inf")).to(tl.float64))
@@ -40,7 +40,7 @@ def verify_kernel(
     target_sums = tl.zeros((BLOCKS,), tl.int64)
     overlap = tl.zeros((BLOCK,), tl.float64)
     number = tl.arange(0, BLOCKS)
-    for block in range(tl.cdiv(VOCAB, BLOCK)):
+    for block in tl.range(0, tl.cdiv(VOCAB, BLOCK), num_stages=3):
         p, q = _chances(target_ptr, draft_logprobs_ptr, draft, block, VOCAB, BLOCK)
         overlap += tl.minimum(p, q)
         residual_sums = tl.where(number == block, tl.sum(fixed_point(p - q, DRAW_BITS), 0), residual_sums)

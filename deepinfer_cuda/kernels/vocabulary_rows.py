@@ -29,7 +29,8 @@ def from_order_key(key):
 @triton.jit
 def fixed_point(x, BITS: tl.constexpr):
     """``floor(x * 2^BITS)`` as int64 for float64 ``x`` in [0, 1]; NaN counts as 0 and more than 1 as 1."""
-    clamped = tl.minimum(tl.maximum(tl.where(x == x, x, 0.0), 0.0), 1.0)
+    number = tl.where(x == x, x, 0.0)  # noqa: PLR0124 - false for NaN
+    clamped = tl.minimum(tl.maximum(number, 0.0), 1.0)
     return tl.floor(clamped * (2.0**BITS)).to(tl.int64)
 
 
@@ -44,13 +45,13 @@ def lane_maxima(row_ptr, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
     best = tl.full((BLOCK,), float("-inf"), tl.float32)
     place = lane
     is_nan = tl.zeros((BLOCK,), tl.int32)
-    for start in range(0, VOCAB, BLOCK):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
         column = start + lane
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         is_better = x > best
         best = tl.where(is_better, x, best)
         place = tl.where(is_better, column, place)
-        is_nan |= (x != x).to(tl.int32)
+        is_nan |= (x != x).to(tl.int32)  # noqa: PLR0124 - true for NaN
     return best, place, tl.max(is_nan, 0)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from deepinfer_core.backend.interface import OpTable
 from deepinfer_cuda.ops import (
+    attention,
     embedding,
     engram,
+    hyper_connection,
     indexer,
     kv_cache,
     linear,
@@ -16,7 +18,20 @@ from deepinfer_cuda.ops import (
     speculation,
 )
 
-_FAMILIES = (embedding, engram, indexer, kv_cache, linear, moe, norm, quantize, sampling, speculation)
+_FAMILIES = (
+    attention,
+    embedding,
+    engram,
+    hyper_connection,
+    indexer,
+    kv_cache,
+    linear,
+    moe,
+    norm,
+    quantize,
+    sampling,
+    speculation,
+)
 
 TABLE = OpTable({op: found for family in _FAMILIES for op, found in family.IMPLEMENTATIONS.items()})
 """Every implementation of the backend; each family's module lists its own."""

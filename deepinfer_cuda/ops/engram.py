@@ -36,7 +36,8 @@ def run_ngram_context(
         ngram_context_kernel,
         (-(-num_rows // _CONTEXT_ROWS),),
         *(*indices, past, result, num_rows, stride, pad_id),
-        **{"LENGTH": max_ngram, "ROWS": _CONTEXT_ROWS},
+        LENGTH=max_ngram,
+        ROWS=_CONTEXT_ROWS,
     )
     return result
 
@@ -52,7 +53,10 @@ def run_hash_rows(
         hash_rows_kernel,
         (-(-num_rows // _HASH_ROWS),),
         *(tokens, compressed_ids.contiguous(), multipliers, primes, offsets, result, num_rows, stride),
-        **{"LENGTH": context.shape[1], "COLUMNS": num_columns, "BLOCK": power_of_two(num_columns), "ROWS": _HASH_ROWS},
+        LENGTH=context.shape[1],
+        COLUMNS=num_columns,
+        BLOCK=power_of_two(num_columns),
+        ROWS=_HASH_ROWS,
     )
     return result
 
@@ -69,7 +73,10 @@ def run_lookup(rows: Tensor, table: QuantTensor) -> QuantTensor:
         tile.grid(numbers.numel()),
         *(numbers, table.data.view(torch.uint8), table.scale, result.data.view(torch.uint8), result.scale),
         *(numbers.numel(), table.data.stride(0), table.scale.stride(0)),
-        **{"WIDTH": width, "BLOCK": tile.block, "ROWS": tile.rows, "GROUP": table.spec.group},
+        WIDTH=width,
+        BLOCK=tile.block,
+        ROWS=tile.rows,
+        GROUP=table.spec.group,
         num_warps=tile.num_warps,
     )
     return result
@@ -87,7 +94,11 @@ def run_gate(streams: Tensor, key_value: Tensor, query_weight: Tensor, key_weigh
         (num_tokens * num_streams,),
         *(x, memory, query_weight, key_weight, result, x.stride(0), x.stride(1), memory_stride),
         *(query_weight.stride(0), key_weight.stride(0), eps),
-        **{"STREAMS": num_streams, "WIDTH": width, "FIRST": tile.block, "REST": rest, "num_warps": tile.num_warps},
+        STREAMS=num_streams,
+        WIDTH=width,
+        FIRST=tile.block,
+        REST=rest,
+        num_warps=tile.num_warps,
     )
     return result
 

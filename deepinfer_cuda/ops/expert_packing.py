@@ -1,12 +1,12 @@
 """Expert weights in the tiles that ``deepinfer_cuda.kernels.expert_weights`` reads; no byte more than the checkpoint's.
 
-A tile is 64 rows by one plane of 32 channels of 16-bit words. FP4: a word holds one channel of each of the four planes
-of a step of 128 channels. FP8: of two of them, two tiles for each step. Rows and channels that are missing are zero.
+A tile is 64 rows of 16 words of 32 bits. FP4: a word holds two neighbouring channels of each of the four planes of 32 in a
+step of 128 channels. FP8: of two of them, two tiles for each step. Rows and channels that are missing are zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ _EXPONENT_SHIFT = {"mxfp4": 126, "fp8_block32": 120}
 """A code's bits read as bfloat16 are too small by 2^126 (e2m1) or 2^120 (e4m3): the exponent field of the factor that
 corrects this and carries the scale is the scale's byte plus this number."""
 _LARGEST_FIELD = 254
+_FP4_BITS = ((6, 7, 8, 15), (10, 11, 12, 19), (0, 1, 2, 9), (4, 5, 14, 13))
+_FP8_BITS = (tuple(range(8)), tuple(range(8, 16)))
+"""Where a word keeps the codes of each plane; the kernel undoes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class ExpertWeights:
     """One map of every expert (of one, for the shared expert) as kernels take it.
 
     Attributes:
-        words: ``[experts, row tiles, steps, tiles per step, 64, 32]`` int16.
+        words: ``[experts, row tiles, steps, tiles per step, 64, 16]`` int32.
         scales: ``[experts, row tiles, steps, 64]`` int32: four exponent fields, that of the first plane lowest.
         factors: ``[experts]`` float32: what results are multiplied by; 1 unless scales are above what a field holds.
         rows: Result channels of one matrix; a map of two (gate and up) has its tiles one after the other.
@@ -60,9 +63,9 @@ def empty_weights(
         device: Where they lie.
     """
     tiles, steps = matrices * -(-rows // _ROWS), -(-width // _STEP)
-    words = (experts, tiles, steps, _TILES_PER_STEP[format], _ROWS, _PLANE)
+    words = (experts, tiles, steps, _TILES_PER_STEP[format], _ROWS, _PLANE // 2)
     return ExpertWeights(
-        words=torch.empty(words, dtype=torch.int16, device=device),
+        words=torch.empty(words, dtype=torch.int32, device=device),
         scales=torch.empty((experts, tiles, steps, _ROWS), dtype=torch.int32, device=device),
         factors=torch.empty(experts, dtype=torch.float32, device=device),
         rows=rows,
@@ -107,22 +110,12 @@ def _excess(scale: Tensor, format: str) -> Tensor:
 
 
 def _fp4_words(data: Tensor, matrices: int) -> Tensor:
-    planes = _planes(unpack_nibbles(data), matrices)
-    return _joined(planes, _fp4_place).unsqueeze(2)
-
-
-def _fp4_place(code: Tensor, plane: int) -> Tensor:
-    """Where a word keeps the codes of a plane: planes 0, 1, 2 as they are needed but shifted, plane 3 in what is left."""
-    sign, magnitude = code >> 3, code & 7
-    if plane < 3:
-        return (sign << (15 - 3 * plane)) | (magnitude << (6 - 3 * plane))
-    return (sign << 14) | ((magnitude & 4) << 11) | ((magnitude & 3) << 10)
+    return _words(_planes(unpack_nibbles(data), matrices), _FP4_BITS).unsqueeze(2)
 
 
 def _fp8_words(data: Tensor, matrices: int) -> Tensor:
-    planes = _planes(data, matrices)
-    pairs = planes.unflatten(-2, (2, 2)).movedim(-3, 2)
-    return _joined(pairs, lambda code, plane: code << (8 * plane))
+    planes = _planes(data, matrices).unflatten(-2, (2, 2))
+    return _words(planes.movedim(-3, 2), _FP8_BITS)
 
 
 def _planes(codes: Tensor, matrices: int) -> Tensor:
@@ -130,12 +123,21 @@ def _planes(codes: Tensor, matrices: int) -> Tensor:
     return _tiles(codes, matrices, _STEP).unflatten(-1, (_STEP // _PLANE, _PLANE))
 
 
-def _joined(planes: Tensor, place: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Words of codes ``[..., planes, 32]``."""
-    word = torch.zeros_like(planes[..., 0, :], dtype=torch.int32)
-    for plane in range(planes.shape[-2]):
-        word |= place(planes[..., plane, :].to(torch.int32), plane)
-    return word.to(torch.int16)
+def _words(planes: Tensor, bits: tuple[tuple[int, ...], ...]) -> Tensor:
+    """Words of codes ``[..., planes, 32]``: each takes one pair of neighbouring channels of every plane.
+
+    Args:
+        planes: Codes.
+        bits: For each plane where a word keeps the bits of an even channel's code, lowest first; those of an odd
+            channel are 16 places further on, round the end.
+    """
+    pairs = planes.unflatten(-1, (_PLANE // 2, 2)).to(torch.int32)
+    words = torch.zeros_like(pairs[..., 0, :, 0])
+    for plane, places in enumerate(bits):
+        for odd in (0, 1):
+            for number, place in enumerate(places):
+                words |= ((pairs[..., plane, :, odd] >> number) & 1) << ((place + 16 * odd) % 32)
+    return words
 
 
 def _fp4_fields(scale: Tensor, excess: Tensor, matrices: int) -> Tensor:

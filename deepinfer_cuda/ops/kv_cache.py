@@ -35,7 +35,10 @@ def run_store(rows: Tensor, slots: Tensor, cache: Cache) -> None:
         store_kernel,
         tile.grid(len(rows)),
         *(dense, slots.contiguous(), cache.storage, len(rows), stride, cache.storage.stride(0)),
-        **{"WIDTH": cache.width, "BLOCK": tile.block, "ROWS": tile.rows, "num_warps": tile.num_warps},
+        WIDTH=cache.width,
+        BLOCK=tile.block,
+        ROWS=tile.rows,
+        num_warps=tile.num_warps,
         **cache_constants(cache),
     )
 
@@ -54,7 +57,10 @@ def _load(slots: Tensor, cache: Cache, result: Tensor) -> None:
         load_kernel,
         tile.grid(len(slots)),
         *(slots.contiguous(), cache.storage, result, len(slots), cache.storage.stride(0)),
-        **{"WIDTH": cache.width, "BLOCK": tile.block, "ROWS": tile.rows, "num_warps": tile.num_warps},
+        WIDTH=cache.width,
+        BLOCK=tile.block,
+        ROWS=tile.rows,
+        num_warps=tile.num_warps,
         **cache_constants(cache),
     )
 
@@ -91,7 +97,10 @@ def run_compress_pairs(
         compress_pairs_kernel,
         (num_rows,),
         *(gates, values, *indices, ring, result, gate_stride, value_stride, *ring.stride()[:3]),
-        **{"RING": ring.shape[1], "WIDTH": width, "BLOCK": power_of_two(width), "SCAN": _SCAN_ROWS},
+        RING=ring.shape[1],
+        WIDTH=width,
+        BLOCK=power_of_two(width),
+        SCAN=_SCAN_ROWS,
         num_warps=4,
     )
     return result
@@ -150,7 +159,10 @@ def _rotate_store(
         tile.grid(len(rows)),
         *(dense, norm_weight, positions.contiguous(), angles, slots.contiguous(), cache.storage, result),
         *(len(rows), stride, table_stride, cache.storage.stride(0), eps),
-        **{"TURNED": table.shape[1], "WIDTH": cache.width, "BLOCK": tile.block, "ROWS": tile.rows},
+        TURNED=table.shape[1],
+        WIDTH=cache.width,
+        BLOCK=tile.block,
+        ROWS=tile.rows,
         **cache_constants(cache),
         num_warps=tile.num_warps,
     )

@@ -45,30 +45,27 @@ def product(x: Tensor | QuantTensor, weight: Tensor | Packed, *, groups: int, ou
         groups: Independent maps.
         out: ``bf16`` or ``f32``.
     """
+    num_rows, dtype = x.shape[0], TORCH_DTYPES[out]
     if isinstance(weight, Packed):
-        return _fp8_product(x, weight.payload, TORCH_DTYPES[out])
-    return _dense_product(_dense(x), weight, groups, TORCH_DTYPES[out])
+        packed: Fp8Weight = weight.payload
+        tile = product_tile("fp8", num_rows, packed.num_out, packed.width, packed.groups)
+        return fp8_product(x, packed, dtype, tile)
+    kind = "dense" if weight.dtype == torch.bfloat16 else "float32"
+    tile = product_tile(kind, num_rows, weight.shape[0] // groups, weight.shape[1], groups)
+    return dense_product(_dense(x), weight, groups, dtype, tile)
 
 
-def _fp8_product(x: Tensor | QuantTensor, weight: Fp8Weight, dtype: torch.dtype) -> Tensor:
+def fp8_product(x: Tensor | QuantTensor, weight: Fp8Weight, dtype: torch.dtype, tile: ProductTile) -> Tensor:
+    """Rows times the transpose of an FP8 weight, cut as told."""
     num_rows = x.shape[0]
-    tile = product_tile("fp8", num_rows, weight.num_out, weight.width, weight.groups)
     words = _scale_words(x, weight.width, tile) if isinstance(x, QuantTensor) else None
     rows, stride = rows_of(x.data if words is not None and isinstance(x, QuantTensor) else _dense(x))
     result, target = _targets(tile, num_rows, weight.groups * weight.num_out, dtype, rows.device)
     launch(
         fp8_linear_kernel,
         tile.grid(num_rows, weight.num_out, weight.groups),
-        rows,
-        rows if words is None else words,
-        weight.data,
-        weight.factor,
-        target,
-        num_rows,
-        weight.num_out,
-        stride,
-        0 if words is None else words.stride(0),
-        result.shape[1],
+        *(rows, rows if words is None else words, weight.data, weight.factor, target),
+        *(num_rows, weight.num_out, stride, 0 if words is None else words.stride(0), result.shape[1]),
         WIDTH=weight.padded_width,
         X_WIDTH=weight.width,
         SCALED=words is not None,
@@ -77,23 +74,15 @@ def _fp8_product(x: Tensor | QuantTensor, weight: Fp8Weight, dtype: torch.dtype)
     return _summed(tile, result, target)
 
 
-def _dense_product(x: Tensor, weight: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+def dense_product(x: Tensor, weight: Tensor, groups: int, dtype: torch.dtype, tile: ProductTile) -> Tensor:
+    """Rows times the transpose of a dense weight, cut as told."""
     num_rows, (total_out, width) = x.shape[0], weight.shape
     rows, stride = rows_of(x)
-    kind = "dense" if weight.dtype == torch.bfloat16 else "float32"
-    tile = product_tile(kind, num_rows, total_out // groups, width, groups)
     result, target = _targets(tile, num_rows, total_out, dtype, x.device)
     launch(
         dense_linear_kernel,
         tile.grid(num_rows, total_out // groups, groups),
-        rows,
-        weight,
-        target,
-        num_rows,
-        total_out // groups,
-        stride,
-        weight.stride(0),
-        total_out,
+        *(rows, weight, target, num_rows, total_out // groups, stride, weight.stride(0), total_out),
         WIDTH=width,
         **tile.constants,
     )

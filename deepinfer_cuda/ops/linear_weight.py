@@ -14,8 +14,8 @@ from deepinfer_core.errors import UnsupportedByBackend
 from deepinfer_core.ops.limits import Site
 from deepinfer_core.tensor import Packed, QuantTensor
 
-_UNIT = 128
-"""Rows and channels of a packed weight are padded with zeros to multiples of this."""
+_ROWS, _CHANNELS = 256, 128
+"""A packed weight is padded with zeros to multiples of these (no released weight needs it): no tile reaches beyond it."""
 _FACTOR_SHIFT = 96
 """Factors are 2^96 times the scale: 2^120 for moving the bits, less the 2^24 of ``WEIGHT_UNIT``."""
 _LARGEST_SCALE = 254 - _FACTOR_SHIFT
@@ -74,9 +74,9 @@ def pack_fp8(weight: QuantTensor, groups: int) -> Packed:
         raise UnsupportedByBackend("cuda", (problem,))
     rows, width = weight.shape
     num_out = rows // groups
-    data = _padded(weight.data.view(torch.uint8).view(groups, num_out, width), _UNIT)
+    data = _padded(weight.data.view(torch.uint8).view(groups, num_out, width), _ROWS, _CHANNELS)
     pairs = data.reshape(-1, 2, 8, data.shape[2] // 8, 4, 2).permute(0, 2, 3, 4, 1, 5)
-    scale = _padded(weight.scale.view(groups, num_out // 32, width // 32), _UNIT // 32)
+    scale = _padded(weight.scale.view(groups, num_out // 32, width // 32), _ROWS // 32, _CHANNELS // 32)
     exponent = scale.flatten(0, 1).to(torch.int32) + _FACTOR_SHIFT
     payload = Fp8Weight(
         data=pairs.reshape(-1, 2 * data.shape[2]).view(torch.float8_e4m3fn),
@@ -88,7 +88,7 @@ def pack_fp8(weight: QuantTensor, groups: int) -> Packed:
     return Packed(payload, (rows, width))
 
 
-def _padded(matrices: Tensor, unit: int) -> Tensor:
-    """``[groups, rows, columns]`` with zeros up to multiples of ``unit``."""
+def _padded(matrices: Tensor, row_unit: int, column_unit: int) -> Tensor:
+    """``[groups, rows, columns]`` with zeros up to multiples of the units."""
     _, rows, columns = matrices.shape
-    return pad(matrices, (0, -columns % unit, 0, -rows % unit))
+    return pad(matrices, (0, -columns % column_unit, 0, -rows % row_unit))

@@ -27,7 +27,11 @@ def run_rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
         rms_norm_kernel,
         tile.grid(len(rows)),
         *(rows, weight, result, len(rows), stride, width, eps),
-        **{"WIDTH": width, "FIRST": tile.block, "REST": rest, "ROWS": tile.rows, "num_warps": tile.num_warps},
+        WIDTH=width,
+        FIRST=tile.block,
+        REST=rest,
+        ROWS=tile.rows,
+        num_warps=tile.num_warps,
     )
     return result
 
@@ -42,7 +46,11 @@ def run_rms_norm_quantize(x: Tensor, weight: Tensor, *, eps: float, format: str)
         rms_norm_quantize_kernel,
         tile.grid(len(rows)),
         *(rows, weight, result.data.view(torch.uint8), result.scale, len(rows), stride, eps),
-        **{"WIDTH": width, "FIRST": tile.block, "REST": rest, "ROWS": tile.rows, "num_warps": tile.num_warps},
+        WIDTH=width,
+        FIRST=tile.block,
+        REST=rest,
+        ROWS=tile.rows,
+        num_warps=tile.num_warps,
         **group_constants(format),
     )
     return result

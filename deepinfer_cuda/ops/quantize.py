@@ -27,7 +27,10 @@ def run_quantize(x: Tensor, *, format: str) -> QuantTensor:
         quantize_kernel,
         (*tile.grid(len(rows)), -(-width // tile.block)),
         *(rows, result.data.view(torch.uint8), result.scale, len(rows), stride),
-        **{"WIDTH": width, "BLOCK": tile.block, "ROWS": tile.rows, "num_warps": tile.num_warps},
+        WIDTH=width,
+        BLOCK=tile.block,
+        ROWS=tile.rows,
+        num_warps=tile.num_warps,
         **group_constants(format),
     )
     return result
@@ -44,7 +47,10 @@ def run_dequantize(x: QuantTensor, *, out: str) -> Tensor:
         dequantize_kernel,
         (*tile.grid(len(values)), -(-width // tile.block)),
         *(values, scales, result, len(values), values_stride, scales_stride),
-        **{"WIDTH": width, "BLOCK": tile.block, "ROWS": tile.rows, "num_warps": tile.num_warps},
+        WIDTH=width,
+        BLOCK=tile.block,
+        ROWS=tile.rows,
+        num_warps=tile.num_warps,
         **group_constants(x.format),
     )
     return result

@@ -1,4 +1,4 @@
-"""``sampling``: from logits to tokens. A row of the vocabulary belongs to one program, or to several that share nothing."""
+"""``sampling``: from logits to tokens. A row belongs to one program, or to several that share nothing."""
 
 from __future__ import annotations
 
@@ -153,7 +153,8 @@ def run_top_logprobs(logits: Tensor, ids: Tensor, *, n: int) -> tuple[Tensor, Te
         top_logprobs_kernel,
         (num_rows,),
         *(rows, ids.contiguous(), logprobs, ranks, best_logprobs, best_ids, stride),
-        **{"COUNT": n, "BLOCKS": blocks.padded_count},
+        COUNT=n,
+        BLOCKS=blocks.padded_count,
         **blocks.settings,
     )
     return logprobs, ranks, best_logprobs, best_ids

@@ -45,7 +45,9 @@ def run_accept_prefix(accepted: Tensor, first_row: Tensor) -> tuple[Tensor, Tens
         accept_prefix_kernel,
         (-(-num_sequences // _ACCEPT_SEQUENCES),),
         *(flags, first_row.contiguous(), num_accepted, last_row, num_sequences, stride),
-        **{"DRAFTS": num_drafts, "BLOCK": power_of_two(num_drafts), "SEQUENCES": _ACCEPT_SEQUENCES},
+        DRAFTS=num_drafts,
+        BLOCK=power_of_two(num_drafts),
+        SEQUENCES=_ACCEPT_SEQUENCES,
     )
     return num_accepted, last_row
 
@@ -59,8 +61,10 @@ def run_choose_lengths(confidence: Tensor, limits: Tensor, budget: Tensor) -> Te
         choose_lengths_kernel,
         (-(-num_sequences // _CHOOSE_SEQUENCES),),
         *(rows, limits.contiguous(), budget, result, num_sequences, stride),
-        **{"STEPS": num_steps, "BLOCK": power_of_two(num_steps)},
-        **{"OWN": _CHOOSE_SEQUENCES, "OTHERS": _COMPARED_SEQUENCES},
+        STEPS=num_steps,
+        BLOCK=power_of_two(num_steps),
+        OWN=_CHOOSE_SEQUENCES,
+        OTHERS=_COMPARED_SEQUENCES,
     )
     return result
 
@@ -84,7 +88,9 @@ def run_confidence(
         (num_rows,),
         *(rows, previous.contiguous(), table, weight.contiguous(), logits, chances, stride, table_stride),
         *(1.0 / max(temperature, MIN_TEMPERATURE), LARGEST_LOGIT),
-        **{"WIDTH": width, "RANK": rank, "BLOCK": _CONFIDENCE_CHANNELS},
+        WIDTH=width,
+        RANK=rank,
+        BLOCK=_CONFIDENCE_CHANNELS,
     )
     return logits, chances
 
@@ -99,7 +105,9 @@ def run_draft_features(streams: Tensor) -> Tensor:
         draft_features_kernel,
         (num_tokens, -(-width // block)),
         *(x, result, x.stride(0), x.stride(1)),
-        **{"STREAMS": num_streams, "WIDTH": width, "BLOCK": block},
+        STREAMS=num_streams,
+        WIDTH=width,
+        BLOCK=block,
     )
     return result
 
@@ -116,8 +124,11 @@ def run_markov_logits(base: Tensor, previous: Tensor, embedding: Tensor, head: T
         markov_logits_kernel,
         (-(-vocab_size // _MARKOV_COLUMNS) if num_rows else 0,),
         *(rows, previous.contiguous(), table, outputs, result, num_rows, base_stride, table_stride, head_stride),
-        **{"VOCAB": vocab_size, "RANK": rank, "RANK_BLOCK": max(power_of_two(rank), 16)},
-        **{"TOKENS": _MARKOV_TOKENS, "COLUMNS": _MARKOV_COLUMNS},
+        VOCAB=vocab_size,
+        RANK=rank,
+        RANK_BLOCK=max(power_of_two(rank), 16),
+        TOKENS=_MARKOV_TOKENS,
+        COLUMNS=_MARKOV_COLUMNS,
     )
     return result
 
@@ -138,7 +149,10 @@ def run_verify(
         (num_rows,),
         *(rows, drafts.contiguous(), proposed, seeds.contiguous(), positions.contiguous()),
         *(accepted.view(torch.uint8), tokens, expected, target_stride, draft_stride, MIN_RESIDUAL * 2.0**DRAW_BITS),
-        **{"ACCEPT": ACCEPT, "RESIDUAL": RESIDUAL, "DRAW": DRAW, "BLOCKS": blocks.padded_count},
+        ACCEPT=ACCEPT,
+        RESIDUAL=RESIDUAL,
+        DRAW=DRAW,
+        BLOCKS=blocks.padded_count,
         **blocks.settings,
     )
     return accepted, tokens, expected
@@ -151,8 +165,6 @@ IMPLEMENTATIONS = {
     choose_lengths: (Implementation(run_choose_lengths),),
     confidence: (Implementation(run_confidence, (_ACTIVATIONS,), row_invariant=True),),
     draft_features: (Implementation(run_draft_features, (_ACTIVATIONS,), row_invariant=True),),
-    markov_logits: (
-        Implementation(run_markov_logits, (_ACTIVATIONS, at_most("I", _WIDEST_RANK)), row_invariant=True),
-    ),
+    markov_logits: (Implementation(run_markov_logits, (_ACTIVATIONS, at_most("I", _WIDEST_RANK)), row_invariant=True),),
     verify: (Implementation(run_verify, row_invariant=True),),
 }

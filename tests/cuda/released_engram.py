@@ -33,12 +33,8 @@ CALLS = {
     "ngram_context": lambda: run_ngram_context(
         _int32(_ROWS), _int32(_ROWS), _int32(_ROWS), _int32(64, 3), max_ngram=4, pad_id=2
     ),
-    "hash_rows": lambda: run_hash_rows(
-        _int32(_ROWS, 4), _int32(_ROWS), _int64(4), _int64(_COLUMNS), _int64(_COLUMNS)
-    ),
+    "hash_rows": lambda: run_hash_rows(_int32(_ROWS, 4), _int32(_ROWS), _int64(4), _int64(_COLUMNS), _int64(_COLUMNS)),
     "lookup": lambda: run_lookup(_int32(_ROWS, _COLUMNS), _table()),
-    "gate": lambda: run_gate(
-        _meta(_ROWS, 4, 5120), _meta(_ROWS, 5 * 5120), _meta(4, 5120), _meta(4, 5120), eps=1e-20
-    ),
+    "gate": lambda: run_gate(_meta(_ROWS, 4, 5120), _meta(_ROWS, 5 * 5120), _meta(4, 5120), _meta(4, 5120), eps=1e-20),
 }
 """Name -> a call of an adapter on tensors without storage."""

@@ -35,7 +35,7 @@ def _cache(format: str, width: int, rows: int) -> Cache:
 
 
 def _window() -> Cache:
-    return _cache("mxfp8", 512, 144)
+    return _cache("mxfp8", 512, 134)
 
 
 def _main() -> Cache:
@@ -57,7 +57,7 @@ def _rotate_store(cache: Cache, *, norm: bool) -> None:
 
 def _compress_pairs() -> None:
     gate, value = _meta(_ROWS, 1024, dtype=torch.float32).chunk(2, -1)
-    ring = _meta(64, 1 << 20, dtype=torch.float32)[:, : 17 * 1024].unflatten(1, (17, 2, 512))
+    ring = _meta(64, 1 << 20, dtype=torch.float32)[:, : 7 * 1024].unflatten(1, (7, 2, 512))
     run_compress_pairs(gate, value, _slots(), _slots(), _slots(64), _slots(64), ring, out="bf16")
 
 

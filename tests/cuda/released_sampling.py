@@ -46,9 +46,7 @@ CALLS = {
     "apply_token_mask": lambda: run_apply_token_mask(_logits(), _int32(_ROWS, _VOCAB // 32)),
     "finite_rows": lambda: run_finite_rows(_logits()),
     "greedy": lambda: run_greedy(_logits()),
-    "process_logits": lambda: run_process_logits(
-        _logits(), _meta(_ROWS), _int32(_ROWS), _meta(_ROWS), _meta(_ROWS)
-    ),
+    "process_logits": lambda: run_process_logits(_logits(), _meta(_ROWS), _int32(_ROWS), _meta(_ROWS), _meta(_ROWS)),
     "process_logits_temperature": lambda: run_process_logits(_logits(), _meta(_ROWS)),
     "sample": lambda: run_sample(_logits(), _seeds(), _int32(_ROWS), purpose=0),
     "top_logprobs": lambda: run_top_logprobs(_logits(), _int32(_ROWS), n=20),

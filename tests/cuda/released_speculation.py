@@ -38,9 +38,7 @@ def _verify(draft_logprobs: torch.Tensor | None) -> None:
 
 
 CALLS = {
-    "accept_prefix": lambda: run_accept_prefix(
-        _meta(_SEQUENCES, _DRAFTS, dtype=torch.bool), _int32(_SEQUENCES)
-    ),
+    "accept_prefix": lambda: run_accept_prefix(_meta(_SEQUENCES, _DRAFTS, dtype=torch.bool), _int32(_SEQUENCES)),
     "choose_lengths": lambda: run_choose_lengths(_float32(_SEQUENCES, _DRAFTS), _int32(_SEQUENCES), _int32(1)),
     "confidence": lambda: run_confidence(
         _meta(_SEQUENCES, 5120), _int32(_SEQUENCES), _meta(_VOCAB, _RANK), _meta(1, 5120 + _RANK)

@@ -2,6 +2,7 @@
 
 Names and order of parameters are those of the table there. What a function need not write is filled with NaN.
 """
+# ruff: noqa: PLR0913, PLR0917 - the signatures are the library's
 
 from __future__ import annotations
 
@@ -11,19 +12,20 @@ import torch
 from torch import Tensor
 
 Operand = tuple[Tensor, Tensor]
-_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+E2M1_VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 
 
 def scale_factors(packed: Tensor, groups: int) -> Tensor:
-    """Packed exponents ``[..., rows, words]`` as float64 factors ``[..., rows, groups]``, once their layout is right."""
+    """Packed exponents ``[..., rows, words]`` as float64 factors ``[..., rows, groups]``; their layout is checked."""
     rows, words = packed.shape[-2:]
     padded_rows = -(-rows // 4) * 4
     assert packed.dtype == torch.int32, packed.dtype
     assert words == -(-groups // 4), (packed.shape, groups)
-    assert packed.stride(-2) == 1 and packed.stride(-1) == padded_rows, packed.stride()
-    assert packed.dim() == 2 or packed.stride(-3) == packed.stride(-1) * words, packed.stride()
+    assert packed.stride()[-2:] == (1, padded_rows), packed.stride()
+    if packed.dim() == 3:
+        assert packed.stride(0) == packed.stride(2) * words, packed.stride()
     exponents = torch.stack([(packed >> (8 * byte)) & 0xFF for byte in range(4)], -1).flatten(-2)[..., :groups]
-    return torch.ldexp(torch.ones((), dtype=torch.float64), exponents - 127)
+    return 2.0 ** (exponents.double() - 127.0)
 
 
 def values_of(operand: Operand) -> Tensor:
@@ -31,7 +33,7 @@ def values_of(operand: Operand) -> Tensor:
     data, scales = operand
     if data.dtype == torch.int8:
         codes = torch.stack((data & 0xF, (data >> 4) & 0xF), -1).flatten(-2)
-        values = _E2M1[codes.long()].double()
+        values = E2M1_VALUES[codes.long()].double()
     else:
         assert data.dtype == torch.float8_e4m3fn, data.dtype
         values = data.double()
@@ -69,9 +71,16 @@ class DeepGemm:
         epilogue: Any = None,
     ) -> None:
         self.calls.append("fp8_fp4_gemm_nt")
-        assert recipe == (1, 1, 32) and recipe_a is None and recipe_b is None and c is None
-        assert a[0].is_contiguous() and b[0].is_contiguous() and d.is_contiguous()
-        assert d.dtype in (torch.bfloat16, torch.float32) and d.shape == (len(a[0]), len(b[0]))
+        assert (compiled_dims, disable_ue8m0_cast, alpha, epilogue) == ("nk", False, None, None)
+        assert recipe == (1, 1, 32)
+        assert recipe_a is None
+        assert recipe_b is None
+        assert c is None
+        assert a[0].is_contiguous()
+        assert b[0].is_contiguous()
+        assert d.is_contiguous()
+        assert d.dtype in (torch.bfloat16, torch.float32)
+        assert d.shape == (len(a[0]), len(b[0]))
         d.copy_(values_of(a) @ values_of(b).T)
 
     def fp8_einsum(
@@ -85,10 +94,16 @@ class DeepGemm:
         epilogue: Any = None,
     ) -> None:
         self.calls.append("fp8_einsum")
-        assert expr == "bhr,hdr->bhd" and recipe == (1, 1, 32) and c is None
+        assert epilogue is None
+        assert expr == "bhr,hdr->bhd"
+        assert recipe == (1, 1, 32)
+        assert c is None
         (rows, heads, _), (maps, outputs, _) = a[0].shape, b[0].shape
-        assert a[0].dtype == b[0].dtype == torch.float8_e4m3fn and heads == maps
-        assert d.dtype in (torch.bfloat16, torch.float32) and d.shape == (rows, heads, outputs) and d.stride(-1) == 1
+        assert a[0].dtype == b[0].dtype == torch.float8_e4m3fn
+        assert heads == maps
+        assert d.dtype in (torch.bfloat16, torch.float32)
+        assert d.shape == (rows, heads, outputs)
+        assert d.stride(-1) == 1
         left = values_of((a[0].transpose(0, 1), a[1].transpose(0, 1)))
         d.copy_((left @ values_of(b).transpose(1, 2)).transpose(0, 1))
 
@@ -105,8 +120,11 @@ class DeepGemm:
         epilogue: Any = None,
     ) -> None:
         self.calls.append("masked")
+        assert epilogue is None
         groups = self._check_grouped(a, b, d, masked_m, recipe, recipe_a, recipe_b)
-        assert expected_m > 0 and a[0].dim() == 3 and d.shape == (groups, a[0].shape[1], b[0].shape[1])
+        assert expected_m > 0
+        assert a[0].dim() == 3
+        assert d.shape == (groups, a[0].shape[1], b[0].shape[1])
         left, right = values_of(a), values_of(b)
         d.fill_(torch.nan)
         for group, used in enumerate(masked_m.tolist()):
@@ -128,9 +146,13 @@ class DeepGemm:
         epilogue: Any = None,
     ) -> None:
         self.calls.append("contiguous")
+        assert epilogue is None
+        assert ensure_zero_padding
+        assert expected_m_for_psum_layout is None or expected_m_for_psum_layout > 0
         self._check_grouped(a, b, d, grouped_layout, recipe, recipe_a, recipe_b)
         assert use_psum_layout, "only the form without a host read is expected"
-        assert a[0].dim() == 2 and d.shape == (len(a[0]), b[0].shape[1])
+        assert a[0].dim() == 2
+        assert d.shape == (len(a[0]), b[0].shape[1])
         left, right = values_of(a), values_of(b)
         d.fill_(torch.nan)
         begin = 0
@@ -143,8 +165,16 @@ class DeepGemm:
     def _check_grouped(
         a: Operand, b: Operand, d: Tensor, layout: Tensor, recipe: Any, recipe_a: Any, recipe_b: Any
     ) -> int:
-        assert recipe is None and recipe_a == (1, 32) and recipe_b == (1, 32)
-        assert a[0].dtype == torch.float8_e4m3fn and b[0].dtype == torch.int8
-        assert a[0].is_contiguous() and b[0].is_contiguous() and d.is_contiguous() and d.dtype == torch.bfloat16
-        assert layout.dtype == torch.int32 and layout.shape == (len(b[0]),) and layout.is_contiguous()
+        assert recipe is None
+        assert recipe_a == (1, 32)
+        assert recipe_b == (1, 32)
+        assert a[0].dtype == torch.float8_e4m3fn
+        assert b[0].dtype == torch.int8
+        assert a[0].is_contiguous()
+        assert b[0].is_contiguous()
+        assert d.is_contiguous()
+        assert d.dtype == torch.bfloat16
+        assert layout.dtype == torch.int32
+        assert layout.shape == (len(b[0]),)
+        assert layout.is_contiguous()
         return len(b[0])

@@ -1,4 +1,5 @@
 """A stand-in for FlashMLA 1.0 on SM100: the checks of spec dependencies 3.2, and the numbers in float32 on the CPU."""
+# ruff: noqa: PLR0913, PLR0917 - the signatures are the library's
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tests.cuda.stand_in_deep_gemm import _E2M1
+from tests.cuda.stand_in_deep_gemm import E2M1_VALUES
 
 _WIDTH = 512
 _RECORD_BYTES = {528: "fp8", 288: "fp4"}
@@ -27,10 +28,10 @@ def records_of(pages: Tensor, slots: Tensor) -> Tensor:
     assert int(slots.max()) < blocks * rows
     if record == 528:
         values = bytes_of_slot[..., :_WIDTH].view(torch.float8_e4m3fn).float()
-        factors = torch.ldexp(torch.ones(()), bytes_of_slot[..., _WIDTH:].int() - 127)
+        factors = 2.0 ** (bytes_of_slot[..., _WIDTH:].float() - 127.0)
     else:
         packed = bytes_of_slot[..., : _WIDTH // 2]
-        values = _E2M1[torch.stack((packed & 0xF, packed >> 4), -1).flatten(-2).long()]
+        values = E2M1_VALUES[torch.stack((packed & 0xF, packed >> 4), -1).flatten(-2).long()]
         factors = bytes_of_slot[..., _WIDTH // 2 :].view(torch.float8_e4m3fn).float()
     return values * factors.repeat_interleave(_WIDTH // factors.shape[-1], -1)
 
@@ -53,9 +54,15 @@ class FlashMla:
     ) -> tuple[Tensor, Tensor, Tensor]:
         self.calls.append("flash_mla_sparse_fwd")
         _check_query(q, d_v, attn_sink)
-        assert kv.dtype == torch.bfloat16 and kv.shape[1:] == (1, _WIDTH) and kv.is_contiguous() and len(kv)
-        assert indices.dtype == torch.int32 and indices.shape[:2] == (len(q), 1) and indices.shape[2] % 128 == 0
-        assert attn_sink is not None and topk_length is None
+        assert kv.dtype == torch.bfloat16
+        assert kv.shape[1:] == (1, _WIDTH)
+        assert kv.is_contiguous()
+        assert len(kv)
+        assert indices.dtype == torch.int32
+        assert indices.shape[:2] == (len(q), 1)
+        assert indices.shape[2] % 128 == 0
+        assert attn_sink is not None
+        assert topk_length is None
         listed = indices[:, 0]
         valid = (listed >= 0) & (listed < len(kv))
         keys = kv[:, 0].float()[torch.where(valid, listed, 0).long()]
@@ -85,9 +92,18 @@ class FlashMla:
         enable_batch_invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
         self.calls.append("flash_mla_with_kvcache")
-        assert q.dim() == 4 and not causal and is_fp8_kvcache and num_splits is None
-        assert topk_length is None and extra_topk_length is None
-        assert softmax_scale is not None and indices is not None and attn_sink is not None
+        assert block_table is None
+        assert cache_seqlens is None
+        assert enable_batch_invariant
+        assert q.dim() == 4
+        assert not causal
+        assert is_fp8_kvcache
+        assert num_splits is None
+        assert topk_length is None
+        assert extra_topk_length is None
+        assert softmax_scale is not None
+        assert indices is not None
+        assert attn_sink is not None
         _check_query(q[:, 0], head_dim_v, attn_sink)
         assert _RECORD_BYTES[_checked_record(k_cache)] == "fp8"
         shapes = (q.shape, indices.shape, None if extra_k_cache is None else extra_k_cache.shape)
@@ -104,29 +120,38 @@ class FlashMla:
 
 
 def _check_query(q: Tensor, d_v: int, sink: Tensor | None) -> None:
-    assert q.dtype == torch.bfloat16 and q.dim() == 3 and q.shape[1] in (64, 128) and q.shape[2] == d_v == _WIDTH
-    assert q.stride(-1) == 1 and len(q)
-    assert sink is None or (sink.dtype == torch.float32 and sink.shape == (q.shape[1],) and sink.is_contiguous())
+    assert q.dtype == torch.bfloat16
+    assert q.dim() == 3
+    assert q.shape[1] in (64, 128)
+    assert q.shape[2] == d_v == _WIDTH
+    assert q.stride(-1) == 1
+    assert len(q)
+    assert sink is not None
+    assert (sink.dtype, sink.shape, sink.is_contiguous()) == (torch.float32, (q.shape[1],), True)
 
 
 def _checked_record(pages: Tensor) -> int:
     """Bytes of a record, once the cache is laid out as the kernels address it."""
     record = pages.shape[3]
-    assert pages.dtype == torch.uint8 and pages.dim() == 4 and pages.shape[2] == 1 and record in _RECORD_BYTES
-    assert pages.stride(3) == 1 and pages.stride(1) == record, "the whole block must be contiguous"
-    assert pages.stride(0) % record == 0 and pages.data_ptr() % 16 == 0
+    assert pages.dtype == torch.uint8
+    assert pages.dim() == 4
+    assert pages.shape[2] == 1
+    assert record in _RECORD_BYTES
+    assert (pages.stride(1), pages.stride(3)) == (record, 1), "the whole block must be contiguous"
+    assert pages.stride(0) % record == 0
+    assert pages.data_ptr() % 16 == 0
     return record
 
 
 def _listed(pages: Tensor, indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    assert indices.dtype == torch.int32 and indices.shape[:2] == (num_rows, 1) and indices.shape[2] % 128 == 0
+    assert indices.dtype == torch.int32
+    assert indices.shape[:2] == (num_rows, 1)
+    assert indices.shape[2] % 128 == 0
     assert int(indices.min()) >= -1, "invalid is exactly -1"
     return records_of(pages, indices[:, 0]), indices[:, 0] >= 0
 
 
-def _attend(
-    q: Tensor, keys: Tensor, valid: Tensor, sink: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _attend(q: Tensor, keys: Tensor, valid: Tensor, sink: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """Output, maxima and log-sum-exp; the sink acts on the output only, as the factor that the library states."""
     logits = (q.float() @ keys.transpose(1, 2)) * scale
     logits = logits.masked_fill(~valid.unsqueeze(1), -torch.inf)

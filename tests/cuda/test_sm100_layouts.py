@@ -19,10 +19,10 @@ from tests.cuda.stand_in_flash_mla import records_of
 
 pytest.importorskip("triton", reason="the wheel of triton is for Linux")
 
-from deepinfer_cuda.ops.sm100.expert_rows import place_rows  # noqa: E402
-from deepinfer_cuda.ops.sm100.experts import pack_experts  # noqa: E402
-from deepinfer_cuda.ops.sm100.layouts import block_scales_of_rows, pack_scales, pages_of  # noqa: E402
-from deepinfer_cuda.ops.sm100.linear import pack_grouped_linear, pack_linear  # noqa: E402
+from deepinfer_cuda.ops.sm100.expert_rows import place_rows
+from deepinfer_cuda.ops.sm100.experts import pack_experts
+from deepinfer_cuda.ops.sm100.layouts import block_scales_of_rows, pack_scales, pages_of
+from deepinfer_cuda.ops.sm100.linear import pack_grouped_linear, pack_linear
 
 
 def _normal(*shape: int) -> Tensor:
@@ -33,13 +33,13 @@ def _exponents(*shape: int) -> Tensor:
     return torch.randint(90, 160, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("shape", [(1, 4), (3, 8), (4, 4), (67, 40), (5, 6), (3, 67, 12), (2, 1, 4), (0, 8)])
+@pytest.mark.parametrize("shape", [(1, 4), (3, 8), (4, 4), (67, 40), (5, 6), (3, 67, 12), (2, 1, 4)])
 def test_packed_scales_hold_every_exponent_in_the_layout_of_the_contract(shape: tuple[int, ...]) -> None:
     scale = _exponents(*shape)
 
     factors = scale_factors(pack_scales(scale), shape[-1])
 
-    assert torch.equal(factors, torch.ldexp(torch.ones((), dtype=torch.float64), scale.int() - 127))
+    assert torch.equal(factors, 2.0 ** (scale.double() - 127.0))
 
 
 def test_the_first_of_four_exponents_is_the_lowest_byte() -> None:
@@ -99,7 +99,8 @@ def test_fp4_bytes_are_not_rearranged() -> None:
 
     packed = pack_experts({"down": weight}, Site())["down"].payload
 
-    assert packed.data.data_ptr() == weight.data.data_ptr() and packed.data.dtype == torch.int8
+    assert packed.data.data_ptr() == weight.data.data_ptr()
+    assert packed.data.dtype == torch.int8
 
 
 def _narrow() -> Any:
@@ -110,7 +111,11 @@ def _narrow() -> Any:
     ("pack", "weights", "words"),
     [
         (pack_linear, {"weight": _narrow()}, r"weight is \[32, 96\]"),
-        (pack_grouped_linear, {"weight": quantize_blocks(_normal(96, 128))}, "multiples of 128 channels and of 64 rows"),
+        (
+            pack_grouped_linear,
+            {"weight": quantize_blocks(_normal(96, 128))},
+            "multiples of 128 channels and of 64 rows",
+        ),
         (pack_experts, {"down": _normal(2, 128, 128)}, "down is torch.float32, but experts must be mxfp4"),
         (pack_experts, {"down": quantize_rows(_normal(2, 128, 64), FORMATS["mxfp4"])}, "down is 64 channels wide"),
     ],
@@ -162,7 +167,7 @@ def _ids(rows: int, slots: int, experts: int) -> Tensor:
 
 @pytest.mark.parametrize(
     ("rows", "slots", "experts", "alignment", "is_masked"),
-    [(1, 3, 8, 128, True), (20, 2, 8, 128, True), (40, 2, 8, 16, False), (300, 1, 2, 128, False)],
+    [(1, 3, 8, 128, True), (20, 2, 8, 128, True), (40, 2, 8, 16, False), (400, 1, 2, 128, False)],
 )
 def test_every_pair_has_its_own_row_among_those_of_its_expert(
     rows: int, slots: int, experts: int, alignment: int, is_masked: bool

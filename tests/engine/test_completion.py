@@ -95,6 +95,16 @@ def test_ids_logprobs_and_text_end_together_at_a_stop_text(tokenizer: Tokenizer)
     assert (ended.finish_reason, ended.stop_reason) == ("stop", " ha ha")
 
 
+def test_a_stop_text_ends_a_completion_inside_a_thought_too(tokenizer: Tokenizer) -> None:
+    """Case A10 of the bug reports: a completion is one text; who shows only the answer looks for stops in it."""
+    ids = tokenizer.encode("<think>Question: 6 times 7?</think>42")
+
+    ended = grown(tokenizer, ids, stop=["Question:"], skip_special_tokens=False).output()
+
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", "Question:")
+    assert ended.text.endswith("<think>")
+
+
 def test_the_stop_text_stays_when_that_is_asked_for(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("red fox blue lamp")
 

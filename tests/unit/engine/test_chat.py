@@ -87,6 +87,7 @@ def test_a_system_message_stands_before_the_question(encoder: ChatEncoder) -> No
 
 @pytest.mark.parametrize(("effort", "number"), [("low", 50), ("high", 75), ("xhigh", 75), ("max", 100)])
 def test_efforts_have_the_published_numbers(encoder: ChatEncoder, effort: str, number: int) -> None:
+    """Case A7 of the bug reports; here an effort that is not given means no reasoning, as the first test says."""
     assert encoder.render(ChatRequest(messages=[user("q")], reasoning_effort=effort)).startswith(
         f"{BOS}{SYSTEM}{effort_line(number)}{USER}"
     )
@@ -189,6 +190,7 @@ def test_text_of_others_cannot_forge_special_tokens(
     ],
 )
 def test_wrong_messages_are_refused_in_words(encoder: ChatEncoder, messages: Any, words: str) -> None:
+    """One of them is case A9 of the bug reports: tools on a system message are refused, never dropped."""
     with pytest.raises(RequestError, match=words):
         encoder.encode(ChatRequest(messages=messages))
 

@@ -87,6 +87,14 @@ def test_what_is_neither_folder_nor_hub_id_is_refused(model: str) -> None:
         (FileNotFoundError("someone/some-model"), "the hub has no such model"),
         (HTTP.ReadTimeout("slow"), "the hub did not deliver it"),
         (OSError(28, "No space left on device"), "No space left on device"),
+        (
+            PermissionError(13, "Permission denied", "/cache"),
+            "written .*/cache: Permission denied.* DEEPINFER_CACHE_DIR",
+        ),
+        (
+            NotADirectoryError(20, "Not a directory", "/a.txt/hub"),
+            "written .*name another one by download_dir",
+        ),
     ],
 )
 def test_failed_download_is_explained(error: Exception, words: str) -> None:

@@ -1,0 +1,223 @@
+"""``hyper_connection``: residual streams around a sub-layer."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.backend.interface import Implementation
+from deepinfer_core.ops.hyper_connection.enter import enter
+from deepinfer_core.ops.hyper_connection.mixes import head_mix, mixes
+from deepinfer_core.ops.hyper_connection.streams import collapse, expand, update
+from deepinfer_core.ops.limits import attribute_in, dtype_in, one_of
+from deepinfer_cuda.kernels.collapse_streams import collapse_streams_kernel
+from deepinfer_cuda.kernels.expand_streams import expand_streams_kernel
+from deepinfer_cuda.kernels.hyper_connection_enter import hyper_connection_enter_kernel
+from deepinfer_cuda.kernels.hyper_connection_update import hyper_connection_update_kernel
+from deepinfer_cuda.kernels.stream_mixes import stream_mixes_kernel
+from deepinfer_cuda.kernels.stream_projection import stream_projection_kernel
+from deepinfer_cuda.launch import launch, rows_of
+from deepinfer_cuda.row_tiles import power_of_two
+
+_CHOICES = Path(__file__).parent.parent / "tuning" / "hyper_connection.toml"
+_SUMS = 32
+"""Numbers that the projection leaves for each row and part."""
+
+
+def run_enter(
+    streams: Tensor,
+    mix: Tensor,
+    function: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    norm_weight: Tensor,
+    *,
+    norm_eps: float,
+    eps: float,
+    iterations: int,
+    shifted: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``hyper_connection.enter`` in two launches: the streams are read once, the collapsed rows are normed in place."""
+    del shifted
+    num_rows, num_streams, width = streams.shape
+    x = torch.empty((num_rows, width), dtype=streams.dtype, device=streams.device)
+    sums = _project(streams, function, mix=mix, collapsed=x)
+    pre, post, combination = _empty_mixes(streams)
+    choice = _choices()["norm"]
+    launch(
+        hyper_connection_enter_kernel,
+        (-(-width // choice["block"]) + 1, -(-num_rows // choice["rows"])),
+        *(x, norm_weight, sums, base, scale, pre, post, combination, num_rows, width, norm_eps, eps),
+        **{"PARTS": len(sums), "STREAMS": num_streams, "ITERATIONS": iterations, "ROWS": choice["rows"]},
+        **{"MIX_ROWS": choice["mix_rows"], "BLOCK": choice["block"], "num_warps": choice["num_warps"]},
+    )
+    return x, pre, post, combination
+
+
+def run_mixes(
+    streams: Tensor,
+    function: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    *,
+    norm_eps: float,
+    eps: float,
+    iterations: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``hyper_connection.mixes``."""
+    pre, post, combination = _empty_mixes(streams)
+    sums = _project(streams, function)
+    _finish(streams, sums, base, scale, (pre, post, combination), norm_eps=norm_eps, eps=eps, iterations=iterations)
+    return pre, post, combination
+
+
+def run_head_mix(
+    streams: Tensor, function: Tensor, base: Tensor, scale: Tensor, *, norm_eps: float, eps: float
+) -> Tensor:
+    """``hyper_connection.head_mix``."""
+    pre = torch.empty(streams.shape[:2], dtype=torch.float32, device=streams.device)
+    sums = _project(streams, function)
+    _finish(streams, sums, base, scale, (pre, pre, pre), norm_eps=norm_eps, eps=eps, iterations=0)
+    return pre
+
+
+def run_expand(x: Tensor, *, num_streams: int) -> tuple[Tensor, Tensor]:
+    """``hyper_connection.expand``."""
+    rows, stride = rows_of(x)
+    num_rows, width = x.shape
+    streams = torch.empty((num_rows, num_streams, width), dtype=x.dtype, device=x.device)
+    mix = torch.empty((num_rows, num_streams), dtype=torch.float32, device=x.device)
+    launch(
+        expand_streams_kernel,
+        _elementwise_grid(num_rows, width),
+        *(rows, streams, mix, stride, width),
+        **{"STREAMS": num_streams, "PADDED": power_of_two(num_streams)},
+        **_elementwise_constants(),
+    )
+    return streams, mix
+
+
+def run_collapse(streams: Tensor, mix: Tensor) -> Tensor:
+    """``hyper_connection.collapse``."""
+    num_rows, num_streams, width = streams.shape
+    rows, stride = _stream_rows(streams)
+    weights, mix_stride = rows_of(mix)
+    result = torch.empty((num_rows, width), dtype=streams.dtype, device=streams.device)
+    launch(
+        collapse_streams_kernel,
+        _elementwise_grid(num_rows, width),
+        *(rows, weights, result, stride, mix_stride, width),
+        STREAMS=num_streams,
+        **_elementwise_constants(),
+    )
+    return result
+
+
+def run_update(output: Tensor, streams: Tensor, post: Tensor, combination: Tensor) -> Tensor:
+    """``hyper_connection.update``."""
+    num_rows, num_streams, width = streams.shape
+    rows, stride = _stream_rows(streams)
+    outputs, output_stride = rows_of(output)
+    factors, post_stride = rows_of(post)
+    pairs, pair_stride = _stream_rows(combination)
+    result = torch.empty((num_rows, num_streams, width), dtype=streams.dtype, device=streams.device)
+    launch(
+        hyper_connection_update_kernel,
+        _elementwise_grid(num_rows, width),
+        *(outputs, rows, factors, pairs, result, output_stride, stride, post_stride, pair_stride, width),
+        STREAMS=num_streams,
+        **_elementwise_constants(),
+    )
+    return result
+
+
+def _project(
+    streams: Tensor, function: Tensor, *, mix: Tensor | None = None, collapsed: Tensor | None = None
+) -> Tensor:
+    """Sums ``[parts, T, 32]`` of the projection; collapses on the way if asked to."""
+    num_rows, num_streams, width = streams.shape
+    rows, stride = _stream_rows(streams)
+    weights, function_stride = rows_of(function)
+    choice = _choices()["projection"]
+    parts = -(-width // choice["part"])
+    sums = torch.empty((parts, num_rows, _SUMS), dtype=torch.float32, device=streams.device)
+    factors, mix_stride = (sums, 0) if mix is None else rows_of(mix)
+    launch(
+        stream_projection_kernel,
+        (parts, -(-num_rows // choice["rows"])),
+        *(rows, factors, weights, rows if collapsed is None else collapsed, sums),
+        *(stride, mix_stride, function_stride, num_rows, width, len(function)),
+        **{"STREAMS": num_streams, "PART": choice["part"], "BLOCK": choice["block"], "ROWS": choice["rows"]},
+        COLLAPSE=collapsed is not None,
+        **{name: choice[name] for name in ("num_warps", "num_stages")},
+    )
+    return sums
+
+
+def _finish(
+    streams: Tensor,
+    sums: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    results: tuple[Tensor, Tensor, Tensor],
+    *,
+    norm_eps: float,
+    eps: float,
+    iterations: int,
+) -> None:
+    """Mixes from the sums of a projection; without iterations only the first of them."""
+    num_rows, num_streams, width = streams.shape
+    choice = _choices()["norm"]
+    launch(
+        stream_mixes_kernel,
+        (-(-num_rows // choice["mix_rows"]),),
+        *(sums, base, scale, *results, num_rows, num_streams * width, norm_eps, eps),
+        **{"PARTS": len(sums), "STREAMS": num_streams, "ITERATIONS": iterations, "ROWS": choice["mix_rows"]},
+        **{"HEAD": iterations == 0, "num_warps": choice["num_warps"]},
+    )
+
+
+def _empty_mixes(streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    num_rows, num_streams, _ = streams.shape
+    shapes = (num_rows, num_streams), (num_rows, num_streams), (num_rows, num_streams, num_streams)
+    pre, post, combination = (torch.empty(s, dtype=torch.float32, device=streams.device) for s in shapes)
+    return pre, post, combination
+
+
+def _stream_rows(streams: Tensor) -> tuple[Tensor, int]:
+    """A tensor of three axes whose last two are dense, and the distance of its rows in elements."""
+    dense = streams if streams.stride()[1:] == (streams.shape[2], 1) else streams.contiguous()
+    return dense, dense.stride(0)
+
+
+def _elementwise_grid(num_rows: int, width: int) -> tuple[int, int]:
+    return num_rows, -(-width // _choices()["elementwise"]["block"])
+
+
+def _elementwise_constants() -> dict[str, int]:
+    choice = _choices()["elementwise"]
+    return {"BLOCK": choice["block"], "num_warps": choice["num_warps"]}
+
+
+@cache
+def _choices() -> dict[str, Any]:
+    """Block sizes and warps, as data."""
+    return tomllib.loads(_CHOICES.read_text(encoding="utf-8"))
+
+
+_PROJECTED = (dtype_in("bf16"), one_of("C", 1, 2, 4))
+_MOVED = (dtype_in("bf16", "f32"),)
+
+IMPLEMENTATIONS = {
+    enter: (Implementation(run_enter, (*_PROJECTED, attribute_in("shifted", True)), row_invariant=True),),
+    mixes: (Implementation(run_mixes, _PROJECTED, row_invariant=True),),
+    head_mix: (Implementation(run_head_mix, _PROJECTED, row_invariant=True),),
+    expand: (Implementation(run_expand, _MOVED, row_invariant=True),),
+    collapse: (Implementation(run_collapse, _MOVED, row_invariant=True),),
+    update: (Implementation(run_update, _MOVED, row_invariant=True),),
+}
