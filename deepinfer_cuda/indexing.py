@@ -91,6 +91,7 @@ class Scores:
         maxima = torch.empty((num_rows, columns), dtype=torch.bfloat16, device=values.device)
         return Scores(values=values, maxima=maxima, second=second, levels=levels)
 
+
 def num_levels(width: int) -> int:
     """Levels of maxima that selection from rows of this width starts from."""
     widest = choices()["select"]["widest"]
@@ -100,7 +101,13 @@ def num_levels(width: int) -> int:
 
 
 def score_rows(
-    queries: Queries, keys: Cache, scores: Scores, *, candidates: Tensor | None = None, candidate_size: int = 0, fill: bool
+    queries: Queries,
+    keys: Cache,
+    scores: Scores,
+    *,
+    candidates: Tensor | None = None,
+    candidate_size: int = 0,
+    fill: bool,
 ) -> None:
     """Score cached keys into ``scores`` (and its maxima).
 
@@ -130,8 +137,12 @@ def score_rows(
         *(data.stride(0), scale.stride(0), weight_stride, storage.stride(0), table_stride, picked_stride),
         *(scores.values.stride(0), maxima.stride(0), num_rows, table.shape[1], picked.shape[1], width, scores.second),
         **_score_constants(queries, keys),
-        **{"QUERIES": rows_each, "TILE": choice["tile"], "WARPS": choice["num_warps"]},
-        **{"CANDIDATE_SIZE": candidate_size, "NUM_MAXIMA": scores.levels, "FILL": fill},
+        QUERIES=rows_each,
+        TILE=choice["tile"],
+        WARPS=choice["num_warps"],
+        CANDIDATE_SIZE=candidate_size,
+        NUM_MAXIMA=scores.levels,
+        FILL=fill,
         **{name: choice[name] for name in ("num_warps", "num_stages")},
     )
 
@@ -165,8 +176,12 @@ def launch_maxima(
         block_maximum_kernel,
         (num_rows, -(-width // (blocks * size))),
         *(rows, lengths, best, lengths if counts is None else counts, stride, best.stride(0), width, second),
-        **{"SIZE": size, "PADDED": padded, "BLOCKS": blocks, "EVEN": width % size == 0},
-        **{"NEWEST": counts is not None, "SECOND": second > 0},
+        SIZE=size,
+        PADDED=padded,
+        BLOCKS=blocks,
+        EVEN=width % size == 0,
+        NEWEST=counts is not None,
+        SECOND=second > 0,
         num_warps=choice["num_warps"],
     )
 
@@ -195,8 +210,14 @@ def select_columns(
         (num_rows,),
         *(rows, maxima, lengths, picked, result, stride, maxima.stride(0), picked_stride, result.stride(0)),
         *(width, scores.second, picked.shape[1], k),
-        **{"LEVELS": scores.levels, "TOP": top, "PICKED": power_of_two(k), "DIVISOR": divisor, "NEWEST": newest},
-        **{"CANDIDATE_SIZE": candidate_size, "EVEN": width % _GROUP == 0, "WARPS": num_warps},
+        LEVELS=scores.levels,
+        TOP=top,
+        PICKED=power_of_two(k),
+        DIVISOR=divisor,
+        NEWEST=newest,
+        CANDIDATE_SIZE=candidate_size,
+        EVEN=width % _GROUP == 0,
+        WARPS=num_warps,
         num_warps=num_warps,
         num_stages=1,
     )

@@ -165,7 +165,14 @@ def _columns(QUERIES: tl.constexpr):
 
 @triton.jit
 def _query_operand(
-    query_ptr, scale_ptr, stride, scale_stride, num_rows, QUERIES: tl.constexpr, NUM_HEADS: tl.constexpr, NUM_GROUPS: tl.constexpr
+    query_ptr,
+    scale_ptr,
+    stride,
+    scale_stride,
+    num_rows,
+    QUERIES: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
 ):
     """Heads of the rows as the right operand ``[channels, QUERIES * 32]``, times 2^32."""
     query, head = _columns(QUERIES)

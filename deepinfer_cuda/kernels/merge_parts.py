@@ -9,7 +9,7 @@ from deepinfer_cuda.kernels.number_formats import rounded
 from deepinfer_cuda.kernels.online_softmax import share
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_parts"])
 def merge_parts_kernel(
     values_ptr,
     maxima_ptr,

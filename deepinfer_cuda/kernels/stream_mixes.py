@@ -47,9 +47,7 @@ def stream_mixes_kernel(
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     if HEAD:
-        write_pre(
-            sums_ptr, base_ptr, scale_ptr, pre_ptr, row, num_rows, row_width, norm_eps, eps, PARTS, STREAMS, ROWS
-        )
+        write_pre(sums_ptr, base_ptr, scale_ptr, pre_ptr, row, num_rows, row_width, norm_eps, eps, PARTS, STREAMS, ROWS)
     else:
         write_mixes(
             sums_ptr, base_ptr, scale_ptr, pre_ptr, post_ptr, combination_ptr, row, num_rows, row_width, norm_eps, eps,

@@ -102,9 +102,7 @@ def top_k_kernel(
 
 
 @triton.jit
-def _members(
-    scores, maxima, group, chosen, length, width, second, LEVEL: tl.constexpr, EVEN: tl.constexpr
-):
+def _members(scores, maxima, group, chosen, length, width, second, LEVEL: tl.constexpr, EVEN: tl.constexpr):
     """Values (float32) and columns of the members of groups of eight at a level; what does not count is undefined."""
     member = tl.arange(0, 8)[None, :]
     column = group[:, None] * 8 + member

@@ -15,6 +15,7 @@ from deepinfer_cuda.ops import (
     norm,
     quantize,
     sampling,
+    sm100,
     speculation,
 )
 
@@ -33,5 +34,7 @@ _FAMILIES = (
     speculation,
 )
 
-TABLE = OpTable({op: found for family in _FAMILIES for op, found in family.IMPLEMENTATIONS.items()})
-"""Every implementation of the backend; each family's module lists its own."""
+_TRITON = {op: found for family in _FAMILIES for op, found in family.IMPLEMENTATIONS.items()}
+
+TABLE = OpTable({**_TRITON, **{op: found + _TRITON.get(op, ()) for op, found in sm100.IMPLEMENTATIONS.items()}})
+"""Every implementation of the backend; each family's module lists its own. Libraries for SM100 are tried before Triton."""

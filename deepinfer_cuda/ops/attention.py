@@ -18,6 +18,7 @@ from deepinfer_cuda.kernels.merge_parts import merge_parts_kernel
 from deepinfer_cuda.kernels.sparse_decode import sparse_decode_kernel
 from deepinfer_cuda.kernels.sparse_prefill import sparse_prefill_kernel
 from deepinfer_cuda.launch import launch, rows_of
+from deepinfer_cuda.ops import attention_metadata
 
 _LOG2_E = math.log2(math.e)
 
@@ -157,4 +158,5 @@ IMPLEMENTATIONS = {
         Implementation(run_sparse_decode_whole, (*_BF16, _CHANNELS), row_invariant=True, note="one program for a row"),
     ),
     sparse_prefill: (Implementation(run_sparse_prefill, (*_BF16, _FEW_CHANNELS), row_invariant=True),),
+    **attention_metadata.IMPLEMENTATIONS,
 }

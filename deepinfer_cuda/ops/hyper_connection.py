@@ -53,8 +53,13 @@ def run_enter(
         hyper_connection_enter_kernel,
         (-(-width // choice["block"]) + 1, -(-num_rows // choice["rows"])),
         *(x, norm_weight, sums, base, scale, pre, post, combination, num_rows, width, norm_eps, eps),
-        **{"PARTS": len(sums), "STREAMS": num_streams, "ITERATIONS": iterations, "ROWS": choice["rows"]},
-        **{"MIX_ROWS": choice["mix_rows"], "BLOCK": choice["block"], "num_warps": choice["num_warps"]},
+        PARTS=len(sums),
+        STREAMS=num_streams,
+        ITERATIONS=iterations,
+        ROWS=choice["rows"],
+        MIX_ROWS=choice["mix_rows"],
+        BLOCK=choice["block"],
+        num_warps=choice["num_warps"],
     )
     return x, pre, post, combination
 
@@ -96,7 +101,8 @@ def run_expand(x: Tensor, *, num_streams: int) -> tuple[Tensor, Tensor]:
         expand_streams_kernel,
         _elementwise_grid(num_rows, width),
         *(rows, streams, mix, stride, width),
-        **{"STREAMS": num_streams, "PADDED": power_of_two(num_streams)},
+        STREAMS=num_streams,
+        PADDED=power_of_two(num_streams),
         **_elementwise_constants(),
     )
     return streams, mix
@@ -152,7 +158,10 @@ def _project(
         (parts, -(-num_rows // choice["rows"])),
         *(rows, factors, weights, rows if collapsed is None else collapsed, sums),
         *(stride, mix_stride, function_stride, num_rows, width, len(function)),
-        **{"STREAMS": num_streams, "PART": choice["part"], "BLOCK": choice["block"], "ROWS": choice["rows"]},
+        STREAMS=num_streams,
+        PART=choice["part"],
+        BLOCK=choice["block"],
+        ROWS=choice["rows"],
         COLLAPSE=collapsed is not None,
         **{name: choice[name] for name in ("num_warps", "num_stages")},
     )
@@ -177,8 +186,12 @@ def _finish(
         stream_mixes_kernel,
         (-(-num_rows // choice["mix_rows"]),),
         *(sums, base, scale, *results, num_rows, num_streams * width, norm_eps, eps),
-        **{"PARTS": len(sums), "STREAMS": num_streams, "ITERATIONS": iterations, "ROWS": choice["mix_rows"]},
-        **{"HEAD": iterations == 0, "num_warps": choice["num_warps"]},
+        PARTS=len(sums),
+        STREAMS=num_streams,
+        ITERATIONS=iterations,
+        ROWS=choice["mix_rows"],
+        HEAD=iterations == 0,
+        num_warps=choice["num_warps"],
     )
 
 

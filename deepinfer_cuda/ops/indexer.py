@@ -138,7 +138,9 @@ def run_candidate_scores(
         candidate_scores_kernel,
         (num_rows, max(-(-width // _COLUMNS), 1)),
         *(rows, lengths, chosen, compact, counts, stride, chosen_stride, width, num_candidates),
-        **{"SIZE": block_size, "BLOCK": _COLUMNS, "CANDIDATES": power_of_two(num_candidates)},
+        SIZE=block_size,
+        BLOCK=_COLUMNS,
+        CANDIDATES=power_of_two(num_candidates),
     )
     return compact, counts
 
@@ -153,7 +155,8 @@ def run_expand_candidates(columns: Tensor, candidates: Tensor, *, block_size: in
         expand_candidates_kernel,
         (num_rows, -(-width // _COLUMNS)),
         *(rows, chosen, result, stride, chosen_stride, width),
-        **{"SIZE": block_size, "BLOCK": _COLUMNS},
+        SIZE=block_size,
+        BLOCK=_COLUMNS,
     )
     return result
 

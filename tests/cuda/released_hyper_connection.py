@@ -35,7 +35,14 @@ def _function(rows: int = _OUTPUTS) -> tuple[torch.Tensor, torch.Tensor]:
 
 CALLS = {
     "enter": lambda: run_enter(
-        _streams(), _wide(_ROWS, _STREAMS), *_function(), _wide(3), _meta(_WIDTH), norm_eps=1e-20, eps=1e-6, iterations=20
+        _streams(),
+        _wide(_ROWS, _STREAMS),
+        *_function(),
+        _wide(3),
+        _meta(_WIDTH),
+        norm_eps=1e-20,
+        eps=1e-6,
+        iterations=20,
     ),
     "mixes": lambda: run_mixes(_streams(), *_function(), _wide(3), norm_eps=1e-20, eps=1e-6, iterations=20),
     "head_mix": lambda: run_head_mix(_streams(), *_function(_STREAMS), _wide(1), norm_eps=1e-20, eps=1e-6),

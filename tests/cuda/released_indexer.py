@@ -66,8 +66,6 @@ CALLS = {
     "candidate_scores": lambda: run_candidate_scores(
         _meta(64, 131072), _integers(64), _integers(64, _CANDIDATES), block_size=8
     ),
-    "expand_candidates": lambda: run_expand_candidates(
-        _integers(64, _TOP_K), _integers(64, _CANDIDATES), block_size=8
-    ),
+    "expand_candidates": lambda: run_expand_candidates(_integers(64, _TOP_K), _integers(64, _CANDIDATES), block_size=8),
 }
 """Name -> a call of an adapter on tensors without storage."""

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from deepinfer_core.backend.interface import Implementation
 from deepinfer_core.ops.attention.sparse_prefill import sparse_prefill
 from deepinfer_core.ops.cases import TORCH_DTYPES
-from deepinfer_core.ops.limits import attribute_in, multiple_of, one_of
+from deepinfer_core.ops.limits import attribute_in, one_of
 from deepinfer_core.tensor import Cache
 from deepinfer_cuda.ops.sm100.layouts import pages_of
 from deepinfer_cuda.ops.sm100.libraries import FLASH_MLA_LIMITS, NOTE, Library, flash_mla
 
 _WIDTH = 512
 _INDEX_UNIT = 128
-"""Listed keys come in tiles of 64 or 128, depending on the kernel that the library picks."""
+"""Listed keys are read in tiles of 64 or 128, depending on the kernel that the library picks."""
 
 
 def run_sparse_prefill(
@@ -62,7 +63,7 @@ def run_sparse_prefill(
     result, _, _ = library().flash_mla_sparse_fwd(
         query.contiguous(),
         keys.contiguous().unsqueeze(1),
-        indices.contiguous().unsqueeze(1),
+        _listed(indices),
         scale,
         d_v=_WIDTH,
         attn_sink=sink.contiguous(),
@@ -121,21 +122,24 @@ def run_sparse_decode(
         softmax_scale=scale,
         causal=False,
         is_fp8_kvcache=True,
-        indices=window_slots.contiguous().unsqueeze(1),
+        indices=_listed(window_slots),
         attn_sink=sink.contiguous(),
         extra_k_cache=context_pages,
-        extra_indices_in_kvcache=None if context_slots is None else context_slots.contiguous().unsqueeze(1),
+        extra_indices_in_kvcache=None if context_slots is None else _listed(context_slots),
         enable_batch_invariant=True,
     )
     return result.squeeze(1).to(TORCH_DTYPES[out])
+
+
+def _listed(indices: Tensor) -> Tensor:
+    """Indices ``[T, n]`` as ``[T, 1, n]``, filled up with -1 to whole tiles."""
+    return pad(indices, (0, -indices.shape[1] % _INDEX_UNIT), value=-1).contiguous().unsqueeze(1)
 
 
 _LIMITS = (
     *FLASH_MLA_LIMITS,
     one_of("N", 64, 128),
     one_of("D", _WIDTH),
-    multiple_of("W", _INDEX_UNIT),
-    multiple_of("S", _INDEX_UNIT),
     attribute_in("round_probabilities", True),
     attribute_in("out", "bf16", "f32"),
 )
