@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -51,10 +52,10 @@ def main() -> int:
     print(f"copy {ceilings.bytes_per_s / 1e12:.2f} TB/s, bf16 product {ceilings.flop_per_s / 1e12:.0f} TFLOP/s")
     model = open_slice(args.accelerator)
     print(model.report.table())
-    steps = [measure_decode(model, ceilings, *map(int, text.split("x"))) for text in args.decode]
-    steps += [measure_prefill(model, ceilings, tokens) for tokens in args.prefill]
-    for step in steps:
-        print_step(step)
+    steps: list[dict[str, Any]] = []
+    for measure, sizes in _steps(args):
+        steps.append(measure(model, ceilings, *sizes))
+        print_step(steps[-1])
     if args.json:
         args.json.write_text(json.dumps(result(model, ceilings, steps), indent=1) + "\n", encoding="utf-8")
     if args.plot:
@@ -73,6 +74,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="file for the result")
     parser.add_argument("--plot", type=Path, help="PNG file for the roofline")
     return parser.parse_args()
+
+
+def _steps(args: argparse.Namespace) -> list[tuple[Callable[..., dict[str, Any]], tuple[int, ...]]]:
+    decode = [(measure_decode, tuple(map(int, text.split("x")))) for text in args.decode]
+    return [*decode, *((measure_prefill, (tokens,)) for tokens in args.prefill)]
 
 
 def open_slice(accelerator: str) -> BoundModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ def _works(rows: int, run: Callable[[dict[str, Tensor]], Any]) -> Callable[[], l
 
     def make() -> list[Work]:
         count = max(1, min(64, ROTATED_BYTES // (rows * STREAMS * WIDTH * 2 + OUTPUTS * STREAMS * WIDTH * 4)))
-        return [lambda i=_inputs(rows): run(i) for _ in range(count)]
+        return [partial(run, _inputs(rows)) for _ in range(count)]
 
     return make
 
