@@ -21,7 +21,7 @@ import torch
 
 from deepinfer_core.config.architecture import BLOCK_TOKENS
 from deepinfer_core.engine.opening import open_model
-from deepinfer_core.runtime.batch import SequenceRows
+from deepinfer_core.runtime.batch import NO_COMPRESSED_ID, SequenceRows
 from deepinfer_core.runtime.executor import Executor
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ class Sequences:
 
     def __post_init__(self) -> None:
         self.tokens = [5 + (place * 7) % 900 for place in range(self.longest)]
-        self.compressed = [self.model.compressed_map[token] for token in self.tokens]
+        known = self.model.compressed_map
+        self.compressed = [known[token] if known else NO_COMPRESSED_ID for token in self.tokens]
         self._blocks = -(-self.longest // BLOCK_TOKENS)
         self.executor = Executor(self.model, self.model.allocate(self.count * self._blocks, self.count))
 

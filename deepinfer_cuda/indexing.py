@@ -57,6 +57,23 @@ class Queries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Blocks of entries to which rows are restricted.
+
+    Attributes:
+        blocks: ``[T, Y]``, ascending, then -1.
+        size: Entries of a block.
+    """
+
+    blocks: Tensor
+    size: int
+
+    def rows(self, start: int, stop: int) -> Candidates:
+        """Those of some of the rows."""
+        return Candidates(blocks=self.blocks[start:stop], size=self.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
     """Scores of rows, and the maxima through which selection finds its way.
 
@@ -105,8 +122,7 @@ def score_rows(
     keys: Cache,
     scores: Scores,
     *,
-    candidates: Tensor | None = None,
-    candidate_size: int = 0,
+    candidates: Candidates | None = None,
     fill: bool,
 ) -> None:
     """Score cached keys into ``scores`` (and its maxima).
@@ -115,8 +131,7 @@ def score_rows(
         queries: The rows.
         keys: Index keys.
         scores: Written; its width is that of the block table, or of the candidates.
-        candidates: Score only these blocks of ``candidate_size`` entries, side by side.
-        candidate_size: See there.
+        candidates: Score only these, side by side.
         fill: Whether columns that are not visible become -inf; else they are undefined.
     """
     num_rows, width = scores.values.shape
@@ -126,7 +141,7 @@ def score_rows(
     weights, weight_stride = rows_of(queries.head_weights)
     table, table_stride = rows_of(queries.block_table)
     storage = keys.storage.view(torch.int32)
-    picked, picked_stride = (table, 0) if candidates is None else rows_of(candidates)
+    picked, picked_stride = (table, 0) if candidates is None else rows_of(candidates.blocks)
     maxima = scores.values if scores.maxima is None else scores.maxima
     num_tiles = -(-width // choice["tile"])
     row_programs = -(-num_rows // rows_each)
@@ -140,7 +155,7 @@ def score_rows(
         QUERIES=rows_each,
         TILE=choice["tile"],
         WARPS=choice["num_warps"],
-        CANDIDATE_SIZE=candidate_size,
+        CANDIDATE_SIZE=0 if candidates is None else candidates.size,
         NUM_MAXIMA=scores.levels,
         FILL=fill,
         **{name: choice[name] for name in ("num_warps", "num_stages")},
@@ -193,8 +208,7 @@ def select_columns(
     *,
     divisor: int = 1,
     newest: bool = False,
-    candidates: Tensor | None = None,
-    candidate_size: int = 0,
+    candidates: Candidates | None = None,
 ) -> None:
     """Columns of the largest scores of each row into ``result [T, k]``, ascending, then -1; see ``top_k_kernel``."""
     num_rows, width = scores.values.shape
@@ -204,7 +218,7 @@ def select_columns(
     most = max(top, _GROUP * power_of_two(k) if scores.levels else 0)
     num_warps = min(max(most // (32 * choices()["select"]["scores_of_a_thread"]), 1), 16)
     maxima = rows if scores.maxima is None else scores.maxima
-    picked, picked_stride = (result, 0) if candidates is None else rows_of(candidates)
+    picked, picked_stride = (result, 0) if candidates is None else rows_of(candidates.blocks)
     launch(
         top_k_kernel,
         (num_rows,),
@@ -215,7 +229,7 @@ def select_columns(
         PICKED=power_of_two(k),
         DIVISOR=divisor,
         NEWEST=newest,
-        CANDIDATE_SIZE=candidate_size,
+        CANDIDATE_SIZE=0 if candidates is None else candidates.size,
         EVEN=width % _GROUP == 0,
         WARPS=num_warps,
         num_warps=num_warps,

@@ -72,12 +72,12 @@ def flat_rows(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def _tile(width: int, block: int) -> RowTile:
-    elements, num_warps = next((e, w) for most, e, w in _choices() if width <= most or most == WIDEST)
+    elements, num_warps = next((e, w) for most, e, w in tile_choices() if width <= most or most == WIDEST)
     return RowTile(rows=max(elements // power_of_two(block), 1), block=block, num_warps=num_warps)
 
 
 @cache
-def _choices() -> tuple[tuple[int, int, int], ...]:
-    """``(max_width, elements, num_warps)`` in order."""
+def tile_choices() -> tuple[tuple[int, int, int], ...]:
+    """The table of ``tuning/rows.toml``: ``(max_width, elements, num_warps)`` in order."""
     content = tomllib.loads(_CHOICES.read_text(encoding="utf-8"))
     return tuple((entry["max_width"], entry["elements"], entry["num_warps"]) for entry in content["tile"])

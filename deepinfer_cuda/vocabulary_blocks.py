@@ -21,11 +21,13 @@ class VocabularyBlocks:
         vocab_size: Columns of the row.
         block: Columns of one block, a power of two.
         num_warps: Warps of a program.
+        num_stages: Depth of the software pipeline of a program that reads the row from end to end; 0 for others.
     """
 
     vocab_size: int
     block: int
     num_warps: int
+    num_stages: int = 0
 
     @property
     def count(self) -> int:
@@ -40,7 +42,8 @@ class VocabularyBlocks:
     @property
     def settings(self) -> dict[str, Any]:
         """Compile-time parameters that all these kernels have."""
-        return {"VOCAB": self.vocab_size, "BLOCK": self.block, "num_warps": self.num_warps}
+        stages = {"STAGES": self.num_stages} if self.num_stages else {}
+        return {"VOCAB": self.vocab_size, "BLOCK": self.block, "num_warps": self.num_warps, **stages}
 
 
 def float32_scan(vocab_size: int) -> VocabularyBlocks:
@@ -53,6 +56,11 @@ def float64_scan(vocab_size: int) -> VocabularyBlocks:
     return _blocks("float64_scan", vocab_size)
 
 
+def filtered_scan(vocab_size: int) -> VocabularyBlocks:
+    """For a program that also filters tokens."""
+    return _blocks("filtered_scan", vocab_size)
+
+
 def elementwise(vocab_size: int) -> VocabularyBlocks:
     """For a program that has one block of a row."""
     return _blocks("elementwise", vocab_size)
@@ -60,8 +68,12 @@ def elementwise(vocab_size: int) -> VocabularyBlocks:
 
 def _blocks(kind: str, vocab_size: int) -> VocabularyBlocks:
     choice = _choices()[kind]
-    block = min(choice["elements"], power_of_two(vocab_size))
-    return VocabularyBlocks(vocab_size=vocab_size, block=block, num_warps=choice["num_warps"])
+    return VocabularyBlocks(
+        vocab_size=vocab_size,
+        block=min(choice["elements"], power_of_two(vocab_size)),
+        num_warps=choice["num_warps"],
+        num_stages=choice.get("num_stages", 0),
+    )
 
 
 @cache

@@ -69,12 +69,9 @@ def _time_projection(projection: Projection, rows: list[int]) -> None:
     for count in rows:
         x = random_rows(count, projection.groups * projection.width)
         chosen = product_tile("fp8", count, projection.out, projection.width, projection.groups)
-
-        def works(tile: ProductTile, x=x) -> list[Work]:  # noqa: ANN001
-            return [partial(fp8_product, x, weight, torch.bfloat16, tile) for weight in weights]
-
         for tile in (chosen, *_candidates(chosen, FP8_CUTS.get(count, ()))):
-            _print_time(projection.name, count, tile, works(tile))
+            works = [partial(fp8_product, x, weight, torch.bfloat16, tile) for weight in weights]
+            _print_time(projection.name, count, tile, works)
 
 
 def _time_head(rows: list[int]) -> None:

@@ -55,7 +55,7 @@ lop3.b32 high, high, 0x80008000, rest, 0xEA;
 mul.bf16x2 high, high, bias;
 mul.bf16x2 $3, high, $8;
 }""")
-"""Four bytes at a time: the two codes of a byte go to the uppermost bits of two 16-bit lanes; 2^126 mends the exponent."""
+"""Four bytes at a time: the two codes of a byte go to the top of two 16-bit lanes, 2^126 mends the exponent."""
 
 
 @triton.jit
@@ -69,9 +69,7 @@ def record_offsets(slots, block_stride, ROWS: tl.constexpr, RECORD: tl.constexpr
 def load_values(row_ptr, exists, FORMAT: tl.constexpr, CHANNELS: tl.constexpr):
     """Pairs of channels ``[rows, CHANNELS / 2]``, uint16 (e4m3) or uint8 (e2m1).
 
-    Args:
-        row_ptr: ``[rows]`` pointers to the first byte of each record.
-        exists: ``[rows]``; others are not read and give 0.
+    ``row_ptr`` points to the first byte of each record; rows that do not exist are not read and give 0.
     """
     if FORMAT == "mxfp8":
         row_ptr = row_ptr.to(tl.pointer_type(tl.uint16))

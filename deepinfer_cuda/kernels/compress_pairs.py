@@ -39,17 +39,17 @@ def compress_pairs_kernel(
     """
     row = tl.program_id(0)
     sequence = tl.load(row_sequence_ptr + row)
+    position = tl.load(positions_ptr + row)
+    is_first = tl.load(row_sequence_ptr + row - 1, mask=row > 0, other=-1) != sequence
     channel = tl.arange(0, BLOCK)
     inside = channel < WIDTH
     pooled = tl.zeros((BLOCK,), tl.float32)
     if sequence >= 0:
-        position = tl.load(positions_ptr + row)
         length = tl.load(context_lengths_ptr + sequence)
         ring_of_sequence = ring_ptr + tl.load(state_slots_ptr + sequence).to(tl.int64) * slot_stride
         gate_row = gate_ptr + row.to(tl.int64) * gate_stride
         value_row = value_ptr + row.to(tl.int64) * value_stride
         before = ring_of_sequence + (position + RING - 1) % RING * ring_row_stride
-        is_first = tl.load(row_sequence_ptr + row - 1, mask=row > 0, other=-1) != sequence
         if position % 2 == 1:
             gate = tl.load(gate_row + channel, mask=inside, other=0.0)
             value = tl.load(value_row + channel, mask=inside, other=0.0)

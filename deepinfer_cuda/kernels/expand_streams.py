@@ -17,7 +17,7 @@ def expand_streams_kernel(
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Program ``(t, c)``: columns ``c * BLOCK ..`` of row ``t``; ``PADDED`` is a power of two that holds the streams."""
+    """Program ``(t, c)``: columns ``c * BLOCK ..`` of row ``t``; ``PADDED``: power of two that holds the streams."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width

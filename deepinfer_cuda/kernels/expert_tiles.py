@@ -1,7 +1,7 @@
 """Which tile of rows and which block of channels a program of a grouped product works on.
 
-The programs of the shared expert come first: they take longest. Its tiles are tiles of the step's rows; those of the routed
-experts are in the list that ``sort_experts`` makes.
+The programs of the shared expert come first: they take longest. Its tiles are tiles of the step's rows; those of the
+routed experts are in the list that ``sort_experts`` makes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def shared_tile(
 
 @triton.jit
 def expert_tile(tiles_ptr, program, num_tiles, CHANNELS: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr):
-    """Expert (-1: nothing to do), first place, one past the last place, and block of a program of the routed experts."""
+    """Expert (-1: nothing to do), first place, one past the last, and block of a program of the routed experts."""
     tile, block = _grouped(program, num_tiles, tl.cdiv(CHANNELS, BLOCK_N), GROUP)
     expert = tl.load(tiles_ptr + tile)
     begin = tl.load(tiles_ptr + num_tiles + tile)

@@ -1,10 +1,10 @@
 """Tiles of expert weights as operands of a matrix product: 32-bit words of FP4 or FP8 codes in, bfloat16 numbers out.
 
 Weights are the row operand of wgmma, which is read from registers: a lane holds two neighbouring channels of every
-*plane*, in one register. Plane ``p`` of a step of 128 channels is channels ``32 p .. 32 p + 31``: one scale. A word holds such a pair
-of four planes (FP4) or of two (FP8), placed so that a shift and a mask make each pair two bfloat16 numbers that are
-wrong by a power of two; the factor that corrects it carries the scale too. Nothing moves between lanes, and the product
-runs over channels in their natural order. Packed by ``deepinfer_cuda.ops.expert_packing``.
+*plane*, in one register. Plane ``p`` of a step of 128 channels is channels ``32 p .. 32 p + 31``: one scale. A word
+holds such a pair of four planes (FP4) or of two (FP8), placed so that a shift and a mask make each pair two bfloat16
+numbers that are wrong by a power of two; the factor that corrects it carries the scale too. Nothing moves between
+lanes, and the product runs over channels in their natural order. Packed by ``deepinfer_cuda.ops.expert_packing``.
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ def _fp8_planes(words, scales, FIRST: tl.constexpr):
 def _factor(scales, PLANE: tl.constexpr):
     """The power of two of one plane as a pair of bfloat16 numbers, made from its exponent field."""
     BYTES: tl.constexpr = 0x4040 + 0x0101 * PLANE
-    return tl.inline_asm_elementwise(
-        _FACTOR, "=&r,r,r", [scales, BYTES], dtype=tl.int32, is_pure=True, pack=1
-    )
+    return tl.inline_asm_elementwise(_FACTOR, "=&r,r,r", [scales, BYTES], dtype=tl.int32, is_pure=True, pack=1)
 
 
 @triton.jit

@@ -1,9 +1,9 @@
 """FP4 rows as operands of a matrix product: 32-bit words of eight codes in, bfloat16 numbers out, in registers.
 
-A wgmma operand gives each quad of lanes one row. Here lane ``t`` of the quad reads group ``t`` of 32 channels, which has
-one scale, as four words ``w``; its eight codes ``j`` become the numbers of channels ``32 t + 8 w + j``. The product runs
-over channels in the order ``[j, w / 2, t, w % 2]``, in which nothing has to move between lanes; both operands come
-from this file, so the order never shows.
+A wgmma operand gives each quad of lanes one row. Here lane ``t`` of the quad reads group ``t`` of 32 channels, which
+has one scale, as four words ``w``; its eight codes ``j`` become the numbers of channels ``32 t + 8 w + j``. The product
+runs over channels in the order ``[j, w / 2, t, w % 2]``, in which nothing has to move between lanes; both operands
+come from this file, so the order never shows.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def fp4_words_to_bf16(words, scale):
     even = tl.join(tl.join(n0, n4), tl.join(n2, n6))
     odd = tl.join(tl.join(n1, n5), tl.join(n3, n7))
     codes = tl.join(even, odd)
-    return tl.reshape(codes, codes.shape[:-3] + (8,))
+    return tl.reshape(codes, codes.shape[:-3] + (8,))  # noqa: RUF005 - Triton knows no unpacking
 
 
 @triton.jit

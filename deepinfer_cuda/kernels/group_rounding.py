@@ -24,9 +24,11 @@ def _e2m1_code(x):
     """As ``number_formats.round_to_e2m1``, with integer arithmetic in place of a comparison for each midpoint."""
     magnitude = tl.minimum(tl.abs(x), 6.0)
     bits = magnitude.to(tl.int32, bitcast=True)
-    normal = ((bits + 0x1FFFFF + ((bits >> 22) & 1)) >> 22) - (126 << 1)
+    normal = (
+        bits + ((bits >> 22) & 1) - 0x3EE00001
+    ) >> 22  # + 0x1FFFFF to round, - (126 << 23) for the exponent's bias
     # Below 1 the numbers are multiples of 0.5, the last place of numbers from 2^22 on: adding 2^22 rounds to them.
-    subnormal = (magnitude + 4194304.0).to(tl.int32, bitcast=True) - 0x4A800000
+    subnormal = (magnitude + 4194304.0).to(tl.int32, bitcast=True) & 3
     sign = (x.to(tl.int32, bitcast=True) >> 28) & 8
     return sign | tl.where(bits < 0x3F800000, subnormal, normal)
 

@@ -46,7 +46,8 @@ def hyper_connection_update_kernel(
     output = tl.load(output_ptr + row * output_stride + column, mask=inside, other=0.0).to(tl.float32)
     old = ()
     for stream in tl.static_range(STREAMS):
-        old = old + (tl.load(streams + stream * width + column, mask=inside, other=0.0).to(tl.float32),)
+        x = tl.load(streams + stream * width + column, mask=inside, other=0.0)
+        old += (x.to(tl.float32),)
     for target in tl.static_range(STREAMS):
         new = tl.load(post_ptr + row * post_stride + target) * output
         for source in tl.static_range(STREAMS):

@@ -10,11 +10,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from deepinfer_cuda.kernels.fp4_words import CHANNELS, fp4_words_to_bf16, group_bytes
+from deepinfer_cuda.kernels.index_operands import (
+    candidate_entries,
+    candidate_entry,
+    chain_weights,
+    dense_entries,
+    key_operand,
+    query_operand,
+)
 from deepinfer_cuda.kernels.number_formats import INTERPRETED, rounded
-
-HEADS = tl.constexpr(32)
-"""Index heads of a row; fewer are padded with heads of weight zero."""
 
 _STEP = tl.constexpr("{ .reg .b32 dot; cvt.rn.relu.bf16x2.f32 dot, $2, $1; fma.rn.bf16x2 $0, dot, $3, $4; }")
 """Two numbers at a time: the dot product rounded to bfloat16 after relu, times the weight, plus the chain."""
@@ -97,10 +101,10 @@ def index_scores_kernel(
     sequence = tl.load(sequence_ptr + row, mask=real, other=-1)
     visible = tl.where(sequence >= 0, tl.load(visible_ptr + row, mask=real, other=0), 0)
     row = row.to(tl.int64)
-    query = _query_operand(
+    query = query_operand(
         query_ptr, query_scale_ptr, query_stride, query_scale_stride, num_rows, QUERIES, NUM_HEADS, NUM_GROUPS
     )
-    weights = _chain_weights(weight_ptr, weight_stride, num_rows, QUERIES, NUM_HEADS)
+    weights = chain_weights(weight_ptr, weight_stride, num_rows, QUERIES, NUM_HEADS)
     first, last = tl.max(sequence, 0), tl.max(sequence, 0)
     if QUERIES > 1:
         first = tl.min(tl.where(real, sequence, 1 << 30), 0)
@@ -113,16 +117,16 @@ def index_scores_kernel(
         for tile in range(tl.program_id(1), num_tiles, tl.num_programs(1)):
             column = tile * TILE + tl.arange(0, TILE)
             if CANDIDATE_SIZE == 0:
-                entry, block = _dense_entries(tile * TILE, table, num_blocks, TILE, WARPS, BLOCK_ROWS)
+                entry, block = dense_entries(tile * TILE, table, num_blocks, TILE, WARPS, BLOCK_ROWS)
                 seen = column[:, None] < shown[None, :]
             else:
                 candidates = candidates_ptr + tl.sum(row, 0) * candidates_stride
-                entry, block = _candidate_entries(
+                entry, block = candidate_entries(
                     tile * TILE, candidates, num_candidates, table, num_blocks, TILE, WARPS, BLOCK_ROWS, CANDIDATE_SIZE
                 )
-                chosen = _candidate_entry(column, candidates, num_candidates, CANDIDATE_SIZE)
+                chosen = candidate_entry(column, candidates, num_candidates, CANDIDATE_SIZE)
                 seen = (chosen >= 0)[:, None] & (chosen[:, None] < shown[None, :])
-            keys = _key_operand(keys_ptr, block, entry % BLOCK_ROWS, block_stride, TILE, WARPS, BLOCK_ROWS, NUM_GROUPS)
+            keys = key_operand(keys_ptr, block, entry % BLOCK_ROWS, block_stride, TILE, WARPS, BLOCK_ROWS, NUM_GROUPS)
             scores = _sum_heads(_product(keys, query), weights, TILE, QUERIES)
             scores = tl.where(seen, scores, float("-inf"))
             _store(scores_ptr + row * scores_stride + tile * TILE, scores, written, width - tile * TILE, TILE)
@@ -151,148 +155,6 @@ def _store(target, values, written, count, LENGTH: tl.constexpr):
 
 
 @triton.jit
-def _columns(QUERIES: tl.constexpr):
-    """Query and head of each column of the right operand: columns ``2 l``, ``2 l + 1`` of every eight are in lane ``l``.
-
-    One query: lane ``l`` has chain ``l``, so heads ``l``, ``l + 4``, ... Four: lane ``l`` has all heads of query ``l``.
-    """
-    place = tl.arange(0, QUERIES * HEADS)
-    lane, rank = place % 8 // 2, place // 8 * 2 + place % 2
-    if QUERIES == 1:
-        return lane * 0, lane + 4 * rank
-    return lane, rank
-
-
-@triton.jit
-def _query_operand(
-    query_ptr,
-    scale_ptr,
-    stride,
-    scale_stride,
-    num_rows,
-    QUERIES: tl.constexpr,
-    NUM_HEADS: tl.constexpr,
-    NUM_GROUPS: tl.constexpr,
-):
-    """Heads of the rows as the right operand ``[channels, QUERIES * 32]``, times 2^32."""
-    query, head = _columns(QUERIES)
-    row = tl.program_id(0) * QUERIES + query
-    there = ((row < num_rows) & (head < NUM_HEADS))[:, None]
-    row, head = row.to(tl.int64)[:, None], head[:, None]
-    group = tl.arange(0, 4)[None, :]
-    scales = group_bytes(scale_ptr + row * scale_stride + head * NUM_GROUPS, group, NUM_GROUPS, there)
-    address = tl.expand_dims(query_ptr + row * stride + head * (4 * NUM_GROUPS) + group * 4, -1) + tl.arange(0, 4)
-    words = tl.load(address, mask=tl.expand_dims(there & (group < NUM_GROUPS), -1), other=0)
-    numbers = tl.reshape(fp4_words_to_bf16(words, scales), [QUERIES * HEADS, 4, 2, 2, 8])
-    return _scaled_up(tl.reshape(tl.permute(numbers, (4, 2, 1, 3, 0)), [CHANNELS, QUERIES * HEADS]))
-
-
-@triton.jit
-def _scaled_up(numbers):
-    """bfloat16 numbers times 2^64, exact."""
-    if INTERPRETED:
-        return (numbers.to(tl.float32) * 18446744073709551616.0).to(tl.bfloat16)
-    return numbers * tl.full([1, 1], 18446744073709551616.0, tl.bfloat16)
-
-
-@triton.jit
-def _chain_weights(weight_ptr, stride, num_rows, QUERIES: tl.constexpr, NUM_HEADS: tl.constexpr):
-    """Weights of the eight steps of the chains: eight tensors ``[1, 4, C]`` of lanes and the chains of a lane."""
-    lane = tl.arange(0, 4)[None, :, None]
-    if QUERIES == 1:
-        row, chain = tl.program_id(0) + 0 * lane, lane
-    else:
-        row, chain = tl.program_id(0) * QUERIES + lane, tl.arange(0, 4)[None, None, :]
-    address, real = weight_ptr + row.to(tl.int64) * stride, row < num_rows
-    weights = ()
-    for step in tl.static_range(8):
-        head = chain + 4 * step
-        weights = weights + (tl.load(address + head, mask=real & (head < NUM_HEADS), other=0.0),)
-    return weights
-
-
-@triton.jit
-def _tile_columns(TILE: tl.constexpr, WARPS: tl.constexpr):
-    """Columns of a tile as ``[1, c, a, b, r]``: row of a left operand's eighth, warp, half, repetition.
-
-    Triton gives the axes of a load to lanes, warps and registers in this order, which is where the product wants them.
-    The first axis is for the groups of a row.
-    """
-    repetition = tl.arange(0, TILE // (16 * WARPS))[None, None, None, None, :] * (16 * WARPS)
-    half = tl.arange(0, 2)[None, None, None, :, None] * 8
-    warp = tl.arange(0, WARPS)[None, None, :, None, None] * 16
-    return repetition + half + warp, tl.arange(0, 8)[None, :, None, None, None]
-
-
-@triton.jit
-def _dense_entries(start, table, num_blocks, TILE: tl.constexpr, WARPS: tl.constexpr, BLOCK_ROWS: tl.constexpr):
-    """Entries of a tile's columns, and their cache blocks (of a whole repetition, or of eight columns)."""
-    eight, within = _tile_columns(TILE, WARPS)
-    shared = eight
-    if BLOCK_ROWS % (16 * WARPS) == 0:
-        shared = tl.arange(0, TILE // (16 * WARPS))[None, None, None, None, :] * (16 * WARPS)
-    block = tl.load(table + tl.minimum((start + shared) // BLOCK_ROWS, num_blocks - 1))
-    return start + eight + within, block
-
-
-@triton.jit
-def _candidate_entry(column, candidates, num_candidates, SIZE: tl.constexpr):
-    """Entry of a compact column, negative where there is none."""
-    index = column // SIZE
-    block = tl.load(candidates + index, mask=index < num_candidates, other=-1)
-    return block * SIZE + tl.where(block >= 0, column % SIZE, 0)
-
-
-@triton.jit
-def _candidate_entries(
-    start,
-    candidates,
-    num_candidates,
-    table,
-    num_blocks,
-    TILE: tl.constexpr,
-    WARPS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    SIZE: tl.constexpr,
-):
-    """Entries of a tile's compact columns (0 for none), and their cache blocks."""
-    eight, within = _tile_columns(TILE, WARPS)
-    if SIZE % 8 == 0:
-        shared = tl.maximum(_candidate_entry(start + eight, candidates, num_candidates, SIZE), 0)
-        entry = shared + within
-    else:
-        entry = tl.maximum(_candidate_entry(start + eight + within, candidates, num_candidates, SIZE), 0)
-        shared = entry
-    return entry, tl.load(table + tl.minimum(shared // BLOCK_ROWS, num_blocks - 1))
-
-
-@triton.jit
-def _key_operand(
-    keys_ptr,
-    block,
-    offset,
-    block_stride,
-    TILE: tl.constexpr,
-    WARPS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    NUM_GROUPS: tl.constexpr,
-):
-    """Keys as the left operand ``[TILE, channels]``, times 2^-32."""
-    start = block.to(tl.int64) * block_stride
-    group = tl.arange(0, 4)[:, None, None, None, None]
-    scales = (keys_ptr + start + BLOCK_ROWS * (4 * NUM_GROUPS)).to(tl.pointer_type(tl.uint8)) + offset * NUM_GROUPS
-    scale = group_bytes(scales, group, NUM_GROUPS, offset >= 0)
-    address = tl.expand_dims(keys_ptr + start + offset * (4 * NUM_GROUPS) + group * 4, -1) + tl.arange(0, 4)
-    if NUM_GROUPS == 4:
-        words = tl.load(address)
-    else:
-        words = tl.load(address, mask=tl.expand_dims(group < NUM_GROUPS, -1), other=0)
-    numbers = fp4_words_to_bf16(words, scale)
-    numbers = tl.reshape(numbers, [4, 8, WARPS, 2, TILE // (16 * WARPS), 2, 2, 8])
-    return tl.reshape(tl.permute(numbers, (4, 2, 3, 1, 7, 5, 0, 6)), [TILE, CHANNELS])
-
-
-@triton.jit
 def _product(keys, query):
     """Dot products in float32; the interpreter multiplies the bit patterns of bfloat16 numbers, so it gets float32."""
     if INTERPRETED:
@@ -302,7 +164,7 @@ def _product(keys, query):
 
 @triton.jit
 def _sum_heads(dots, weights, TILE: tl.constexpr, QUERIES: tl.constexpr):
-    """``dots [TILE, QUERIES * 32]`` in the order of :func:`_columns` -> scores ``[TILE, QUERIES]``, rounded."""
+    """``dots [TILE, QUERIES * 32]`` in the order of ``index_operands`` -> scores ``[TILE, QUERIES]``, rounded."""
     CHAINS: tl.constexpr = QUERIES  # of one lane
     if QUERIES == 1:
         steps = tl.permute(tl.reshape(dots, [TILE, 2, 2, 4, 2]), (0, 3, 1, 2, 4))

@@ -29,10 +29,10 @@ def is_kept(key, token, last_key, last_id):
 
 
 @triton.jit
-def list_candidates(row_ptr, list_ptr, cut, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+def list_candidates(row_ptr, list_ptr, cut, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """Write the ids of all logits that are not below ``cut`` (float64), ascending; returns how many."""
     num_listed = tl.load(row_ptr).to(tl.int32, bitcast=True) * 0
-    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         is_candidate = ((column < VOCAB) & (x.to(tl.float64) >= cut)).to(tl.int32)

@@ -29,9 +29,7 @@ def merge_parts_kernel(
     maximum = tl.load(maxima_ptr + place, mask=inside, other=-float("inf"))
     total = tl.load(totals_ptr + place, mask=inside, other=0.0)
     channel = tl.arange(0, CHANNELS)
-    values = tl.load(
-        values_ptr + place[:, None] * CHANNELS + channel[None, :], mask=inside[:, None], other=0.0
-    )
+    values = tl.load(values_ptr + place[:, None] * CHANNELS + channel[None, :], mask=inside[:, None], other=0.0)
     factor = tl.exp2(maximum - tl.max(maximum, 0))
     result = tl.sum(values * factor[:, None], 0) * share(tl.sum(total * factor, 0))
     tl.store(result_ptr + (row * NUM_HEADS + head) * CHANNELS + channel, rounded(result, result_ptr.dtype.element_ty))

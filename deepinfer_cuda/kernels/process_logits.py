@@ -18,10 +18,10 @@ from deepinfer_cuda.kernels.vocabulary_rows import LOWEST_KEY, best_id, lane_max
 
 
 @triton.jit
-def _mass(row_ptr, largest, inverse_temperature, least, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+def _mass(row_ptr, largest, inverse_temperature, least, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """Sum of the weights of the whole row that are not below ``least`` (float64)."""
     total = tl.zeros((BLOCK,), tl.int64)
-    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         weight = token_weight(x, largest, inverse_temperature)
@@ -41,7 +41,7 @@ def _top_p_cut(largest, temperature, top_p, mass, VOCAB: tl.constexpr):
 @triton.jit
 def process_logits_kernel(
     logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, result_ptr, list_ptr, row_stride,
-    VOCAB: tl.constexpr, BLOCK: tl.constexpr,
+    VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program a row. Filters may be None. ``list_ptr`` is the result's memory: its rows hold ids until the end."""
     row = tl.program_id(0).to(tl.int64)
@@ -51,7 +51,7 @@ def process_logits_kernel(
     is_sampled = temperature > 0.0
     inverse = 1.0 / tl.where(is_sampled, temperature, 1.0)
 
-    best, place, is_nan = lane_maxima(row_ptr, VOCAB, BLOCK)
+    best, place, is_nan = lane_maxima(row_ptr, VOCAB, BLOCK, STAGES)
     best_logit, best_token = best_id(best, place, VOCAB)
     largest = best_logit.to(tl.float64)
     is_refused = (is_nan != 0) | (is_sampled & (tl.abs(best_logit) == float("inf")))
@@ -65,16 +65,16 @@ def process_logits_kernel(
         top_k = tl.load(top_k_ptr + row)
         if is_filtered & (top_k > 0) & (top_k < VOCAB):
             cut = top_k_cut(best, best_logit, top_k)
-            num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK)
+            num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK, STAGES)
             scan = (row_ptr, list_ptr, num_listed, largest, inverse)
             last_key, last_id = last_within(scan, cut, (top_k - 1).to(tl.float64), last_key, last_id, False, BLOCK)
     if top_p_ptr is not None:
         top_p = tl.load(top_p_ptr + row).to(tl.float64)
         if is_filtered & (top_p < 1.0):
             if num_listed == 0:
-                mass = _mass(row_ptr, largest, inverse, 0.0, VOCAB, BLOCK)
+                mass = _mass(row_ptr, largest, inverse, 0.0, VOCAB, BLOCK, STAGES)
                 cut = _top_p_cut(largest, temperature, top_p, mass, VOCAB)
-                num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK)
+                num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK, STAGES)
             else:
                 scan = (row_ptr, list_ptr, num_listed, largest, inverse)
                 mass = amount_above(scan, LOWEST_KEY, last_key, last_id, 0.0, True, BLOCK)
@@ -89,14 +89,14 @@ def process_logits_kernel(
     log_mass = largest * 0.0
     if is_filtered:
         if num_listed == 0:
-            mass = _mass(row_ptr, largest, inverse, least, VOCAB, BLOCK)
+            mass = _mass(row_ptr, largest, inverse, least, VOCAB, BLOCK, STAGES)
         else:
             scan = (row_ptr, list_ptr, num_listed, largest, inverse)
             mass = amount_above(scan, LOWEST_KEY, last_key, last_id, least, True, BLOCK)
         log_mass = tl.log(mass.to(tl.float64) * (2.0**-SUM_BITS))
     poison = tl.where(is_refused, float("nan"), 0.0)
     tl.debug_barrier()
-    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         kept = is_kept(order_key(x), column, last_key, last_id)

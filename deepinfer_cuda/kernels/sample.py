@@ -22,13 +22,13 @@ def _weights(row_ptr, block, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def sample_kernel(
     logprobs_ptr, seeds_ptr, positions_ptr, result_ptr, row_stride, purpose,
-    VOCAB: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    VOCAB: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One pass for the sums of blocks; then only the block that holds the token is looked at again."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logprobs_ptr + row * row_stride
     sums = tl.zeros((BLOCKS,), tl.int64)
-    for block in tl.range(0, tl.cdiv(VOCAB, BLOCK), num_stages=3):
+    for block in tl.range(0, tl.cdiv(VOCAB, BLOCK), num_stages=STAGES):
         block_sum = tl.sum(_weights(row_ptr, block, VOCAB, BLOCK), 0)
         sums = tl.where(tl.arange(0, BLOCKS) == block, block_sum, sums)
     total = tl.sum(sums, 0)

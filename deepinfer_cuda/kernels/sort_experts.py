@@ -18,13 +18,12 @@ def sort_experts_kernel(
     SLOTS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, COMPACT: tl.constexpr, WIDTH: tl.constexpr,
     ROW_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Program ``e < num_experts`` finds the pairs of expert ``e``; each program behind these widens one row, where rows
-    are quantised.
+    """Program ``e < num_experts`` finds the pairs of expert ``e``; each one behind these widens a quantised row.
 
-    The list of tiles is three rows of ``num_tiles``: expert (-1 where there is none), first and last + 1 place in the order.
+    The list of tiles is three rows of ``num_tiles``: expert (-1: none), first place in the order, one past the last.
     """
     program = tl.program_id(0)
-    if values_ptr is not None:
+    if values_ptr is not None:  # noqa: SIM102 - known when the kernel is compiled, the next is not
         if program >= num_experts:
             _widen(
                 values_ptr, scales_ptr, rows_ptr, (program - num_experts).to(tl.int64),
@@ -40,7 +39,7 @@ def sort_experts_kernel(
     if COMPACT:
         first, after = _exact_tiles(ids_ptr, num_pairs, program, count, ids_row_stride, SLOTS, BLOCK, TILE)
     else:
-        # Enough room without knowing the other experts: floor(begin / TILE) tiles come before, one more for each expert.
+        # Room enough, whatever the other experts have: begin // TILE tiles come before, and one more for each of them.
         first = begin // TILE + program
         after = (begin + count) // TILE + program + 1
     if program == num_experts - 1:
@@ -64,7 +63,7 @@ def _ids(ids_ptr, pair, num_pairs, row_stride, SLOTS: tl.constexpr):
 def _exact_tiles(
     ids_ptr, num_pairs, expert, count, row_stride, SLOTS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
 ):
-    """First tile of an expert and of the next one, without gaps: every pair stands for the tile that it begins, if any."""
+    """First tile of an expert and of the next one, without gaps: a pair counts for the tile that it begins, if any."""
     mine = tl.arange(0, BLOCK)
     ids = _ids(ids_ptr, mine, num_pairs, row_stride, SLOTS)
     others = tl.arange(0, BLOCK)[:, None]

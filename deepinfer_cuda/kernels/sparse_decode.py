@@ -1,4 +1,4 @@
-"""Sparse attention of decode rows over quantised caches: one program for a row, or for a part of its keys; all heads."""
+"""Sparse attention of decode rows over quantised caches: one program for a row or a part of its keys, all heads."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Sparse attention of prompt rows over gathered rows: one program for a row, all heads.
 
-Two branches that are always taken steer Triton 3.6. The outer one makes its pipeline start the loads of the next block
-before the products of this one (a branch is put behind the loads), not behind them. The inner one hides from the product
-of queries and keys that another product follows: it then shares the keys among the warps instead of computing every
-logit twice.
+Two branches that are always taken steer Triton 3.6. The outer one makes its pipeline start the loads of the next
+block before the products of this one (a branch is put behind the loads), not behind them. The inner one hides from the
+product of queries and keys that another product follows: it then shares the keys among the warps instead of computing
+every logit twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mixes of streams from the sums of their projection: sigmoids, and a combination normalised by Sinkhorn's iteration."""
+"""Mixes of streams from the sums of their projection: sigmoids, and a combination made by Sinkhorn's iteration."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _entries(candidates, group, num_candidates, nowhere, SIZE: tl.constexpr):
 
 @triton.jit
 def _select(values, counts, k, WARPS: tl.constexpr):
-    """Place among the selected, and whether selected, of each of the bfloat16 ``values`` (-inf where nothing counts)."""
+    """Place among the selected, and whether selected, of bfloat16 ``values`` (-inf where nothing counts)."""
     edge = _kth_largest(values, k, WARPS).to(tl.float32)
     values = values.to(tl.float32)
     above, tied = (values > edge).to(tl.int32), ((values == edge) & counts).to(tl.int32)

@@ -19,11 +19,11 @@ def _place(x, column):
 
 
 @triton.jit
-def _mass_and_rank(row_ptr, largest, score, chosen, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+def _mass_and_rank(row_ptr, largest, score, chosen, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """Sum of the row's fixed-point exponentials, and how many tokens come before the chosen one."""
     mass = tl.zeros((BLOCK,), tl.int64)
     before = tl.zeros((BLOCK,), tl.int32)
-    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         weight = fixed_point(tl.exp(x.to(tl.float64) - largest), SUM_BITS)
@@ -36,17 +36,17 @@ def _mass_and_rank(row_ptr, largest, score, chosen, VOCAB: tl.constexpr, BLOCK: 
 @triton.jit
 def top_logprobs_kernel(
     logits_ptr, ids_ptr, logprobs_ptr, ranks_ptr, best_logprobs_ptr, best_ids_ptr, row_stride,
-    COUNT: tl.constexpr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    COUNT: tl.constexpr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The best token is the best of the lanes' best; then its lane, one column of each block, is asked for the next."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * row_stride
-    best, place, is_nan = lane_maxima(row_ptr, VOCAB, BLOCK)
+    best, place, is_nan = lane_maxima(row_ptr, VOCAB, BLOCK, STAGES)
     largest, _ = best_id(best, place, VOCAB)
     largest = tl.where(is_nan != 0, float("nan"), largest).to(tl.float64)
     chosen = tl.maximum(tl.load(ids_ptr + row), 0)
     score = tl.load(row_ptr + chosen)
-    mass, before = _mass_and_rank(row_ptr, largest, score, chosen, VOCAB, BLOCK)
+    mass, before = _mass_and_rank(row_ptr, largest, score, chosen, VOCAB, BLOCK, STAGES)
     shift = largest + tl.log(mass.to(tl.float64) * (2.0**-SUM_BITS))
     tl.store(logprobs_ptr + row, (score.to(tl.float64) - shift).to(tl.float32))
     tl.store(ranks_ptr + row, before + 1)

@@ -28,7 +28,7 @@ def verify_kernel(
     target_ptr, drafts_ptr, draft_logprobs_ptr, seeds_ptr, positions_ptr, accepted_ptr, tokens_ptr, expected_ptr,
     target_stride, draft_stride, least_residual,
     ACCEPT: tl.constexpr, RESIDUAL: tl.constexpr, DRAW: tl.constexpr,
-    VOCAB: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    VOCAB: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One pass for the sums of blocks, of the residual and of the target; then the block that holds the token."""
     row = tl.program_id(0).to(tl.int64)
@@ -40,7 +40,7 @@ def verify_kernel(
     target_sums = tl.zeros((BLOCKS,), tl.int64)
     overlap = tl.zeros((BLOCK,), tl.float64)
     number = tl.arange(0, BLOCKS)
-    for block in tl.range(0, tl.cdiv(VOCAB, BLOCK), num_stages=3):
+    for block in tl.range(0, tl.cdiv(VOCAB, BLOCK), num_stages=STAGES):
         p, q = _chances(target_ptr, draft_logprobs_ptr, draft, block, VOCAB, BLOCK)
         overlap += tl.minimum(p, q)
         residual_sums = tl.where(number == block, tl.sum(fixed_point(p - q, DRAW_BITS), 0), residual_sums)

@@ -35,7 +35,7 @@ def fixed_point(x, BITS: tl.constexpr):
 
 
 @triton.jit
-def lane_maxima(row_ptr, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+def lane_maxima(row_ptr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """Scan a row in blocks.
 
     Returns the largest logit that each lane met, the id of each (the lowest among equals), and for the row whether
@@ -45,7 +45,7 @@ def lane_maxima(row_ptr, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
     best = tl.full((BLOCK,), float("-inf"), tl.float32)
     place = lane
     is_nan = tl.zeros((BLOCK,), tl.int32)
-    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
         column = start + lane
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         is_better = x > best

@@ -1,4 +1,4 @@
-"""The window of prompt rows over history and current rows: several rows, or the history of one sequence, for a program."""
+"""The window of prompt rows over history and current rows: several rows or one sequence for a program."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def window_indices_kernel(
     column = tl.arange(0, COLUMNS)
     program = tl.program_id(0)
     if program < num_sequences:
-        first = tl.load(context_lengths_ptr + program) - tl.load(query_lengths_ptr + program)
-        position = first - WINDOW + column
-        slot = tl.load(state_slots_ptr + program) * RING + position % RING
-        tl.store(history_ptr + program * WINDOW + column, tl.where(position >= 0, slot, -1), mask=column < WINDOW)
+        begin = tl.load(context_lengths_ptr + program) - tl.load(query_lengths_ptr + program)
+        before = begin - WINDOW + column
+        past_slot = tl.load(state_slots_ptr + program) * RING + before % RING
+        tl.store(history_ptr + program * WINDOW + column, tl.where(before >= 0, past_slot, -1), mask=column < WINDOW)
     else:
         row = (program - num_sequences) * ROWS + tl.arange(0, ROWS)
         inside = row < num_rows

@@ -14,6 +14,7 @@ from deepinfer_cuda.ops import (
     moe,
     norm,
     quantize,
+    rotary,
     sampling,
     sm100,
     speculation,
@@ -30,6 +31,7 @@ _FAMILIES = (
     moe,
     norm,
     quantize,
+    rotary,
     sampling,
     speculation,
 )

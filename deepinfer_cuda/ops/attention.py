@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,7 +19,8 @@ from deepinfer_cuda.kernels.merge_parts import merge_parts_kernel
 from deepinfer_cuda.kernels.sparse_decode import sparse_decode_kernel
 from deepinfer_cuda.kernels.sparse_prefill import sparse_prefill_kernel
 from deepinfer_cuda.launch import launch, rows_of
-from deepinfer_cuda.ops import attention_metadata
+from deepinfer_cuda.ops import attention_metadata, attention_output
+from deepinfer_cuda.row_tiles import power_of_two
 
 _LOG2_E = math.log2(math.e)
 
@@ -38,10 +40,13 @@ def run_sparse_decode(
 ) -> Tensor:
     """``attention.sparse_decode``; few rows are spread over all multiprocessors by their keys."""
     del round_probabilities, plan
+    keys = _Keys.of(window, window_slots, context, context_slots)
     cut = attention_cut("decode", query.shape[1])
-    blocks = cut.blocks(window_slots.shape[1], 0 if context_slots is None else context_slots.shape[1])
+    blocks = cut.blocks(*keys.widths)
     part = part_blocks(query.shape[0] * cut.head_programs(query.shape[1]), blocks)
-    return _decode(query, (window, window_slots), sink, (context, context_slots), scale, out, cut, blocks, part)
+    if part == blocks:
+        return _attend_whole(query, keys, sink, scale, out, cut)
+    return _attend_in_parts(query, keys, sink, scale, out, cut, part)
 
 
 def run_sparse_decode_whole(
@@ -59,56 +64,102 @@ def run_sparse_decode_whole(
 ) -> Tensor:
     """``attention.sparse_decode``; always one program for the keys of a row, so its bits never depend on other rows."""
     del round_probabilities, plan
-    cut = attention_cut("decode", query.shape[1])
-    blocks = cut.blocks(window_slots.shape[1], 0 if context_slots is None else context_slots.shape[1])
-    return _decode(query, (window, window_slots), sink, (context, context_slots), scale, out, cut, blocks, blocks)
+    keys = _Keys.of(window, window_slots, context, context_slots)
+    return _attend_whole(query, keys, sink, scale, out, attention_cut("decode", query.shape[1]))
 
 
-def _decode(
-    query: Tensor,
-    window: tuple[Cache, Tensor],
-    sink: Tensor,
-    context: tuple[Cache | None, Tensor | None],
-    scale: float,
-    out: str,
-    cut: AttentionCut,
-    blocks: int,
-    part: int,
-) -> Tensor:
-    """Start the kernel on parts of ``part`` of the ``blocks`` blocks, and join the parts if there are several."""
-    num_rows, num_heads, channels = query.shape
-    num_parts = -(-blocks // part)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Keys:
+    """Where a decode row finds its keys; without a context its fields repeat the window's and ``widths[1]`` is 0."""
+
+    window: Cache
+    window_slots: Tensor
+    context: Cache
+    context_slots: Tensor
+    widths: tuple[int, int]
+
+    @staticmethod
+    def of(window: Cache, window_slots: Tensor, context: Cache | None, context_slots: Tensor | None) -> _Keys:
+        width = window_slots.shape[1]
+        if context is None or context_slots is None:
+            context, context_slots, selected = window, window_slots, 0
+        else:
+            selected = context_slots.shape[1]
+        return _Keys(
+            window=window,
+            window_slots=window_slots.contiguous(),
+            context=context,
+            context_slots=context_slots.contiguous(),
+            widths=(width, selected),
+        )
+
+
+def _attend_whole(query: Tensor, keys: _Keys, sink: Tensor, scale: float, out: str, cut: AttentionCut) -> Tensor:
+    """One program for all keys of a row."""
     result = torch.empty(query.shape, dtype=TORCH_DTYPES[out], device=query.device)
+    _attend(query, keys, sink, scale, cut, cut.blocks(*keys.widths), (result, sink, sink))
+    return result
+
+
+def _attend_in_parts(
+    query: Tensor, keys: _Keys, sink: Tensor, scale: float, out: str, cut: AttentionCut, part: int
+) -> Tensor:
+    """One program for ``part`` blocks of the keys of a row, then another kernel joins what they found."""
+    num_rows, num_heads, channels = query.shape
+    num_parts = -(-cut.blocks(*keys.widths) // part)
     shape = (num_rows, num_parts, num_heads)
-    values = result if num_parts == 1 else torch.empty((*shape, channels), dtype=torch.float32, device=query.device)
+    values = torch.empty((*shape, channels), dtype=torch.float32, device=query.device)
     maxima, totals = (torch.empty(shape, dtype=torch.float32, device=query.device) for _ in range(2))
-    rows, row_stride = rows_of(query.flatten(1))
-    ring, ring_slots = window
-    cache, slots = (ring, ring_slots) if context[0] is None or context[1] is None else context
+    _attend(query, keys, sink, scale, cut, part, (values, maxima, totals))
+    result = torch.empty(query.shape, dtype=TORCH_DTYPES[out], device=query.device)
     launch(
-        sparse_decode_kernel,
-        (num_rows, cut.head_programs(num_heads), num_parts),
-        *(rows, ring.storage, ring_slots.contiguous(), cache.storage, slots.contiguous(), sink, values, maxima, totals),
-        *(row_stride, ring.storage.stride(0), cache.storage.stride(0), scale * _LOG2_E, part),
+        merge_parts_kernel,
+        (num_rows, num_heads),
+        *(values, maxima, totals, result, num_parts),
         NUM_HEADS=num_heads,
         CHANNELS=channels,
-        WINDOW=ring_slots.shape[1],
+        PARTS=power_of_two(num_parts),
+    )
+    return result
+
+
+def _attend(
+    query: Tensor,
+    keys: _Keys,
+    sink: Tensor,
+    scale: float,
+    cut: AttentionCut,
+    part: int,
+    results: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    """Start the kernel with ``part`` blocks of keys for a program.
+
+    Args:
+        query: Rotated queries.
+        keys: Where rows find their keys.
+        sink: Extra logit of each head.
+        scale: Factor of the logits.
+        cut: Constants of the launch.
+        part: Blocks of keys of a program.
+        results: Values, maxima and totals; a single part writes only the first one.
+    """
+    num_rows, num_heads, channels = query.shape
+    rows, row_stride = rows_of(query.flatten(1))
+    ring, entries = keys.window, keys.context
+    launch(
+        sparse_decode_kernel,
+        (num_rows, cut.head_programs(num_heads), -(-cut.blocks(*keys.widths) // part)),
+        *(rows, ring.storage, keys.window_slots, entries.storage, keys.context_slots, sink, *results),
+        *(row_stride, ring.storage.stride(0), entries.storage.stride(0), scale * _LOG2_E, part),
+        NUM_HEADS=num_heads,
+        CHANNELS=channels,
+        WINDOW=keys.widths[0],
         WINDOW_ROWS=ring.rows_per_block,
-        CONTEXT=0 if cache is ring else slots.shape[1],
-        CONTEXT_ROWS=cache.rows_per_block,
-        CONTEXT_FORMAT=cache.format,
+        CONTEXT=keys.widths[1],
+        CONTEXT_ROWS=entries.rows_per_block,
+        CONTEXT_FORMAT=entries.format,
         **cut.constants,
     )
-    if num_parts > 1:
-        launch(
-            merge_parts_kernel,
-            (num_rows, num_heads),
-            *(values, maxima, totals, result, num_parts),
-            NUM_HEADS=num_heads,
-            CHANNELS=channels,
-            PARTS=1 << (num_parts - 1).bit_length(),
-        )
-    return result
 
 
 def run_sparse_prefill(
@@ -131,18 +182,20 @@ def run_sparse_prefill(
     result = torch.empty(query.shape, dtype=TORCH_DTYPES[out], device=query.device)
     rows, row_stride = rows_of(query.flatten(1))
     window, window_stride = rows_of(window_rows)
-    has_context = context_rows is not None and context_indices is not None
-    context, context_stride = rows_of(context_rows) if has_context else (window, window_stride)
-    indices = context_indices if has_context else window_indices
+    num_selected = 0
+    context, context_stride, selected = window, window_stride, window_indices
+    if context_rows is not None and context_indices is not None:
+        context, context_stride = rows_of(context_rows)
+        selected, num_selected = context_indices, context_indices.shape[1]
     launch(
         sparse_prefill_kernel,
         (num_rows, cut.head_programs(num_heads)),
-        *(rows, window, window_indices.contiguous(), context, indices.contiguous(), sink, result),
+        *(rows, window, window_indices.contiguous(), context, selected.contiguous(), sink, result),
         *(row_stride, window_stride, context_stride, scale * _LOG2_E),
         NUM_HEADS=num_heads,
         CHANNELS=channels,
         WINDOW=window_indices.shape[1],
-        CONTEXT=indices.shape[1] if has_context else 0,
+        CONTEXT=num_selected,
         **cut.constants,
     )
     return result
@@ -159,4 +212,5 @@ IMPLEMENTATIONS = {
     ),
     sparse_prefill: (Implementation(run_sparse_prefill, (*_BF16, _FEW_CHANNELS), row_invariant=True),),
     **attention_metadata.IMPLEMENTATIONS,
+    **attention_output.IMPLEMENTATIONS,
 }

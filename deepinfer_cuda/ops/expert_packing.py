@@ -1,7 +1,8 @@
-"""Expert weights in the tiles that ``deepinfer_cuda.kernels.expert_weights`` reads; no byte more than the checkpoint's.
+"""Expert weights in the tiles that ``deepinfer_cuda.kernels.expert_weights`` reads.
 
-A tile is 64 rows of 16 words of 32 bits. FP4: a word holds two neighbouring channels of each of the four planes of 32 in a
-step of 128 channels. FP8: of two of them, two tiles for each step. Rows and channels that are missing are zero.
+A tile is 64 rows of 16 words of 32 bits. FP4: a word holds two neighbouring channels of each of the four planes of 32
+in a step of 128 channels. FP8: of two of them, two tiles for each step. Rows and channels that are missing are zero.
+FP4 weights take the bytes that they have in the checkpoint.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def first_products(step: SortedRows, maps: ExpertMaps, arithmetic: InnerRow) -> 
 
 
 def second_products(step: SortedRows, maps: ExpertMaps, inner: Tensor, result: Tensor) -> None:
-    """Write one row for each pair whose expert is not -1, and behind all pairs one for each row of the shared expert."""
+    """Write a row for each pair whose expert is not -1, and behind all pairs one of the shared expert for each row."""
     channels = maps.down.rows
     block_n = step.tile.down.block_for(channels)
     launch(

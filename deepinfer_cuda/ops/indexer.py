@@ -13,7 +13,7 @@ from deepinfer_core.ops.indexer.select_entries import select_entries, select_wit
 from deepinfer_core.ops.indexer.top_k import block_maximum, candidate_scores, expand_candidates, top_k
 from deepinfer_core.ops.limits import at_most, attribute_in, dtype_in, multiple_of, one_of
 from deepinfer_core.tensor import Cache, QuantTensor
-from deepinfer_cuda.indexing import Queries, Scores, find_maxima, launch_maxima, score_rows, select_columns
+from deepinfer_cuda.indexing import Candidates, Queries, Scores, find_maxima, launch_maxima, score_rows, select_columns
 from deepinfer_cuda.kernels.candidate_scores import candidate_scores_kernel
 from deepinfer_cuda.kernels.expand_candidates import expand_candidates_kernel
 from deepinfer_cuda.launch import launch, rows_of
@@ -95,14 +95,14 @@ def run_select_within_candidates(
     """``indexer.select_within_candidates``: only the candidates' keys are read."""
     del score_mode, plan
     queries = _queries(query, head_weights, block_table, row_sequence, visible, query_lengths)
+    picked = Candidates(blocks=candidates, size=candidate_block_size)
     width = candidates.shape[1] * candidate_block_size
     entries = torch.empty((len(visible), k), dtype=torch.int32, device=visible.device)
     for start, stop in _turns(len(visible), width):
-        part, chosen = queries.rows(start, stop), candidates[start:stop]
+        part, chosen = queries.rows(start, stop), picked.rows(start, stop)
         scores = Scores.empty(stop - start, width, visible.device)
-        picked = {"candidates": chosen, "candidate_size": candidate_block_size}
-        score_rows(part, keys, scores, fill=False, **picked)
-        select_columns(scores, part.visible, entries[start:stop], **picked)
+        score_rows(part, keys, scores, candidates=chosen, fill=False)
+        select_columns(scores, part.visible, entries[start:stop], candidates=chosen)
     return entries
 
 

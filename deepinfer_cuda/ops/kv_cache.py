@@ -172,15 +172,16 @@ _WIDTH = at_most("D", WIDEST)
 _ACTIVATIONS = (dtype_in("bf16", "f32"), _WIDTH)
 
 IMPLEMENTATIONS = {
-    store: (Implementation(run_store, _ACTIVATIONS),),
+    store: (Implementation(run_store, _ACTIVATIONS, row_invariant=True),),
     load: (Implementation(run_load, (attribute_in("out", "bf16", "f32"), _WIDTH), row_invariant=True),),
     copy_blocks: (Implementation(run_copy_blocks),),
     compress_pairs: (Implementation(run_compress_pairs, (*_ACTIVATIONS, attribute_in("out", "bf16", "f32"))),),
-    rotate_store: (Implementation(run_rotate_store, _ACTIVATIONS),),
+    rotate_store: (Implementation(run_rotate_store, _ACTIVATIONS, row_invariant=True),),
     extend_window: (
         Implementation(
             run_extend_window,
             (*_ACTIVATIONS, attribute_in("out", "bf16", "f32")),
+            row_invariant=True,
             note="two launches: the history is read before the ring is written",
         ),
     ),

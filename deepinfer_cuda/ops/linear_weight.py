@@ -15,7 +15,7 @@ from deepinfer_core.ops.limits import Site
 from deepinfer_core.tensor import Packed, QuantTensor
 
 _ROWS, _CHANNELS = 256, 128
-"""A packed weight is padded with zeros to multiples of these (no released weight needs it): no tile reaches beyond it."""
+"""Padded with zeros to multiples of these (no released weight needs it), no tile reaches beyond a packed weight."""
 _FACTOR_SHIFT = 96
 """Factors are 2^96 times the scale: 2^120 for moving the bits, less the 2^24 of ``WEIGHT_UNIT``."""
 _LARGEST_SCALE = 254 - _FACTOR_SHIFT

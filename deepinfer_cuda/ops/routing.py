@@ -25,7 +25,7 @@ _SELECTED_ELEMENTS = 2048
 
 
 def pack_router(weights: Mapping[str, Any], site: Site) -> Mapping[str, Any]:
-    """The router as bfloat16 pieces ``[pieces, E, H]`` whose sum is exact: one of a bfloat16 map, three of a float32 map."""
+    """The router as bfloat16 pieces ``[pieces, E, H]`` with the exact sum: one of bfloat16, three of float32."""
     router: Tensor = weights["router"]
     pieces = [router.to(torch.bfloat16)]
     if router.dtype == torch.float32:
@@ -44,22 +44,23 @@ def run_route(
     rows, stride = rows_of(x)
     num_rows, steps = len(rows), -(-hidden // _STEP)
     steps_per_part = -(-steps // _PARTS)
-    num_parts = -(-steps // steps_per_part) if num_rows <= _SPLIT_ROWS else 1
-    logits = torch.empty((num_parts, num_rows, num_experts), dtype=torch.float32, device=x.device)
+    num_parts = -(-steps // steps_per_part)
+    groups = num_parts if num_rows <= _SPLIT_ROWS else 1
+    logits = torch.empty((groups, num_rows, num_experts), dtype=torch.float32, device=x.device)
     block_m = min(max(power_of_two(num_rows), 16), 64)
     launch(
         router_logits_kernel,
-        (-(-num_rows // block_m), -(-num_experts // 64), num_parts),
+        (-(-num_rows // block_m), -(-num_experts // 64), groups),
         *(rows, pieces, logits, num_rows, stride, logits.stride(0)),
         EXPERTS=num_experts,
         HIDDEN=hidden,
         PIECES=num_pieces,
-        STEPS_PER_PART=steps_per_part,
-        SPLIT=num_rows <= _SPLIT_ROWS,
+        PARTS=num_parts // groups,
+        STEPS=steps_per_part,
         BLOCK_M=block_m,
         BLOCK_N=64,
         BLOCK_K=_STEP,
-        num_stages=4,
+        num_stages=4 if groups > 1 else 3,
     )
     return _select(logits, bias, experts_per_token, scaling)
 

@@ -25,7 +25,7 @@ from deepinfer_cuda.kernels.sample import sample_kernel
 from deepinfer_cuda.kernels.top_logprobs import top_logprobs_kernel
 from deepinfer_cuda.launch import launch
 from deepinfer_cuda.row_tiles import flat_rows
-from deepinfer_cuda.vocabulary_blocks import elementwise, float32_scan, float64_scan
+from deepinfer_cuda.vocabulary_blocks import elementwise, filtered_scan, float32_scan, float64_scan
 
 _BIAS_PLACES = 128
 """Biases that a program looks at in one load."""
@@ -120,7 +120,7 @@ def run_process_logits(
         process_logits_kernel,
         (len(rows),),
         *(rows, *parameters, result, result.view(torch.int32), stride),
-        **float64_scan(logits.shape[1]).settings,
+        **filtered_scan(logits.shape[1]).settings,
     )
     return result
 

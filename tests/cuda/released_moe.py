@@ -27,18 +27,21 @@ def _weights(format: str, experts: int, matrices: int, rows: int, width: int) ->
     return Packed(empty_weights(format, experts, matrices, rows, width, _META), (experts, matrices * rows, width))
 
 
-def _step(rows: int) -> tuple[Any, ...]:
-    x = empty_quantised((rows, _HIDDEN), "mxfp8", _META)
-    return x, _empty(rows, _SLOTS, dtype=torch.int32), _empty(rows, _SLOTS, dtype=torch.float32)
-
-
-def _maps(format: str, experts: int) -> tuple[Packed, Packed]:
-    return _weights(format, experts, 2, _INNER, _HIDDEN), _weights(format, experts, 1, _HIDDEN, _INNER)
+def _step(rows: int) -> dict[str, Any]:
+    return {
+        "x": empty_quantised((rows, _HIDDEN), "mxfp8", _META),
+        "ids": _empty(rows, _SLOTS, dtype=torch.int32),
+        "weights": _empty(rows, _SLOTS, dtype=torch.float32),
+        "gate_up": _weights("mxfp4", _EXPERTS, 2, _INNER, _HIDDEN),
+        "down": _weights("mxfp4", _EXPERTS, 1, _HIDDEN, _INNER),
+        **_ARITHMETIC,
+    }
 
 
 def _layer(rows: int) -> Callable[[], Any]:
-    maps = (*_maps("mxfp4", _EXPERTS), *_maps("fp8_block32", 1))
-    return lambda: run_expert_layer(*_step(rows), *maps, **_ARITHMETIC)
+    shared_gate_up = _weights("fp8_block32", 1, 2, _INNER, _HIDDEN)
+    shared_down = _weights("fp8_block32", 1, 1, _HIDDEN, _INNER)
+    return lambda: run_expert_layer(**_step(rows), shared_gate_up=shared_gate_up, shared_down=shared_down)
 
 
 def _route(rows: int) -> Callable[[], Any]:
@@ -49,7 +52,7 @@ def _route(rows: int) -> Callable[[], Any]:
 
 CALLS = {
     **{f"expert_layer_{rows}": _layer(rows) for rows in (1, 256, 1024, 8192)},
-    "expert_mlp_64": lambda: run_expert_mlp(*_step(64), *_maps("mxfp4", _EXPERTS), **_ARITHMETIC),
+    "expert_mlp_64": lambda: run_expert_mlp(**_step(64)),
     "route_1": _route(1),
     "route_8192": _route(8192),
     "select_experts": lambda: run_select_experts(
