@@ -57,22 +57,35 @@ class StepBuffer:
         self._host = torch.zeros(sum(sizes), dtype=torch.int32)
         self._storage = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
         self._host_views = self._views(self._host)
+        self._block_table = self._host_views["block_table"].numpy()
+        self._blocks: list[list[int]] = [[] for _ in range(bucket.sequences)]
         views = self._views(self._storage)
         self.inputs = StepInputs(**views, host_query_lengths=None, host_context_lengths=None)
 
     def fill(self, sequences: Sequence[SequenceRows]) -> Tensor:
         """Write a step into the host's copy of the buffer and return it; the caller uploads it."""
         for name, view in self._host_views.items():
-            view.fill_(_PADDING.get(name, 0))
+            if name != "block_table":
+                view.fill_(_PADDING.get(name, 0))
         for name, values in _columns(sequences).items():
             self._host_views[name][: len(values)] = torch.tensor(values, dtype=torch.int32)
         for index, sequence in enumerate(sequences):
             history = list(sequence.ngram_history)[: self._host_views["ngram_history"].shape[1]]
             self._host_views["ngram_history"][index, : len(history)] = torch.tensor(history, dtype=torch.int32)
-            self._host_views["block_table"][index, : len(sequence.blocks)] = torch.tensor(
-                sequence.blocks, dtype=torch.int32
-            )
+        for index in range(len(self._blocks)):
+            self._write_blocks(index, sequences[index].blocks if index < len(sequences) else ())
         return self._host
+
+    def _write_blocks(self, index: int, blocks: Sequence[int]) -> None:
+        """One row of the block table. From step to step it grows at its end, if at all: only that part is written."""
+        written = self._blocks[index]
+        if written != list(blocks[: len(written)]):
+            self._block_table[index] = 0
+            written.clear()
+        more = blocks[len(written) :]
+        if more:
+            self._block_table[index, len(written) : len(blocks)] = more
+            written.extend(more)
 
     def take(self, uploaded: Tensor) -> None:
         """Copy an uploaded step to where the recording reads it."""

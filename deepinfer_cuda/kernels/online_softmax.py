@@ -61,8 +61,14 @@ def share(total):
 
 
 @triton.jit
-def used_blocks(slots_ptr, NUM_SLOTS: tl.constexpr, KEYS: tl.constexpr):
-    """Blocks of ``KEYS`` slots up to the last one that is not -1."""
+def load_slots(slots_ptr, NUM_SLOTS: tl.constexpr):
+    """All slots of a row, -1 behind them; to be asked for early, since loads of keys wait for their slots."""
     column = tl.arange(0, triton.next_power_of_2(NUM_SLOTS))
-    slots = tl.load(slots_ptr + column, mask=column < NUM_SLOTS, other=-1)
+    return tl.load(slots_ptr + column, mask=column < NUM_SLOTS, other=-1)
+
+
+@triton.jit
+def used_blocks(slots, KEYS: tl.constexpr):
+    """Blocks of ``KEYS`` slots up to the last one that is not -1."""
+    column = tl.arange(0, slots.shape[0])
     return (tl.max(tl.where(slots >= 0, column + 1, 0), 0) + KEYS - 1) // KEYS

@@ -14,7 +14,7 @@ from deepinfer_cuda.kernels.kept_tokens import (
     token_weight,
     top_k_cut,
 )
-from deepinfer_cuda.kernels.vocabulary_rows import LOWEST_KEY, best_id, lane_maxima, order_key
+from deepinfer_cuda.kernels.vocabulary_rows import LOWEST_KEY, best_id, from_order_key, lane_maxima, order_key
 
 
 @triton.jit
@@ -38,12 +38,17 @@ def _top_p_cut(largest, temperature, top_p, mass, VOCAB: tl.constexpr):
     return largest + temperature * tl.log(0.5 * (1.0 - top_p) * mass.to(tl.float64) * (2.0**-SUM_BITS) / VOCAB)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["filters"])
 def process_logits_kernel(
     logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, result_ptr, list_ptr, row_stride,
-    VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    filters,
+    FILTERED: tl.constexpr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One program a row. Filters may be None. ``list_ptr`` is the result's memory: its rows hold ids until the end."""
+    """One program a row. ``list_ptr`` is the result's memory: its rows hold ids until the end.
+
+    Two kernels are compiled, with filters and without. Which filters there are (1 top-k, 2 top-p, 4 min-p) is known
+    when it runs.
+    """
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * row_stride
     list_ptr += row * VOCAB
@@ -61,15 +66,15 @@ def process_logits_kernel(
     last_id = tl.where(is_sampled, VOCAB, best_token)
     num_listed = best_token * 0
 
-    if top_k_ptr is not None:
-        top_k = tl.load(top_k_ptr + row)
+    least = largest * 0.0
+    if FILTERED:
+        top_k = tl.load(top_k_ptr + row, mask=(filters & 1) != 0, other=0)
         if is_filtered & (top_k > 0) & (top_k < VOCAB):
             cut = top_k_cut(best, best_logit, top_k)
             num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK, STAGES)
             scan = (row_ptr, list_ptr, num_listed, largest, inverse)
             last_key, last_id = last_within(scan, cut, (top_k - 1).to(tl.float64), last_key, last_id, False, BLOCK)
-    if top_p_ptr is not None:
-        top_p = tl.load(top_p_ptr + row).to(tl.float64)
+        top_p = tl.load(top_p_ptr + row, mask=(filters & 2) != 0, other=1.0).to(tl.float64)
         if is_filtered & (top_p < 1.0):
             if num_listed == 0:
                 mass = _mass(row_ptr, largest, inverse, 0.0, VOCAB, BLOCK, STAGES)
@@ -78,13 +83,11 @@ def process_logits_kernel(
             else:
                 scan = (row_ptr, list_ptr, num_listed, largest, inverse)
                 mass = amount_above(scan, LOWEST_KEY, last_key, last_id, 0.0, True, BLOCK)
-                cut = largest * 0.0 + float("-inf")
+                cut = from_order_key(last_key).to(tl.float64)
             scan = (row_ptr, list_ptr, num_listed, largest, inverse)
             bound = top_p * mass.to(tl.float64)
             last_key, last_id = last_within(scan, cut, bound, last_key, last_id, True, BLOCK)
-    least = largest * 0.0
-    if min_p_ptr is not None:
-        least = tl.load(min_p_ptr + row).to(tl.float64) * (2.0**SUM_BITS)
+        least = tl.load(min_p_ptr + row, mask=(filters & 4) != 0, other=0.0).to(tl.float64) * (2.0**SUM_BITS)
 
     log_mass = largest * 0.0
     if is_filtered:
@@ -94,14 +97,15 @@ def process_logits_kernel(
             scan = (row_ptr, list_ptr, num_listed, largest, inverse)
             mass = amount_above(scan, LOWEST_KEY, last_key, last_id, least, True, BLOCK)
         log_mass = tl.log(mass.to(tl.float64) * (2.0**-SUM_BITS))
+    has_least = is_sampled & (least > 0.0)
     poison = tl.where(is_refused, float("nan"), 0.0)
     tl.debug_barrier()
     for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         kept = is_kept(order_key(x), column, last_key, last_id)
-        if min_p_ptr is not None:
-            kept = kept & ((is_sampled == 0) | (token_weight(x, largest, inverse).to(tl.float64) >= least))
+        if has_least:
+            kept = kept & (token_weight(x, largest, inverse).to(tl.float64) >= least)
         score = tl.where(is_sampled, (x.to(tl.float64) - largest) * inverse, 0.0)
         logprob = tl.where(kept, (score - log_mass).to(tl.float32), float("-inf")) + poison
         tl.store(result_ptr + row * VOCAB + column, logprob, mask=column < VOCAB)

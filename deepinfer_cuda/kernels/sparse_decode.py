@@ -7,7 +7,7 @@ import triton.language as tl
 
 from deepinfer_cuda.kernels.cached_rows import load_scales, load_values, record_offsets, to_bfloat16
 from deepinfer_cuda.kernels.number_formats import rounded
-from deepinfer_cuda.kernels.online_softmax import begin, block_weights, product, share, used_blocks
+from deepinfer_cuda.kernels.online_softmax import begin, block_weights, load_slots, product, share, used_blocks
 
 
 @triton.jit
@@ -89,6 +89,9 @@ def sparse_decode_kernel(
     part = tl.program_id(2)
     inside = (head < NUM_HEADS)[:, None]
     channel = tl.arange(0, CHANNELS)[None, :]
+    if CONTEXT > 0:
+        context_slots_ptr += row * CONTEXT
+        context_slots = load_slots(context_slots_ptr, CONTEXT)
     at = query_ptr + row * query_stride + head[:, None] * CHANNELS + channel
     query = tl.load(at, mask=inside, other=0.0)
     maximum, total = begin(sink_ptr, head, NUM_HEADS)
@@ -100,10 +103,9 @@ def sparse_decode_kernel(
         tl.minimum(last, WINDOW_BLOCKS), scale_log2, "mxfp8", WINDOW, KEYS, CHANNELS, WINDOW_ROWS, STAGES,
     )  # fmt: skip
     if CONTEXT > 0:
-        context_slots_ptr += row * CONTEXT
         state = attend_blocks(
             state, query, context_ptr, context_slots_ptr, context_stride, tl.maximum(first - WINDOW_BLOCKS, 0),
-            tl.minimum(last - WINDOW_BLOCKS, used_blocks(context_slots_ptr, CONTEXT, KEYS)), scale_log2,
+            tl.minimum(last - WINDOW_BLOCKS, used_blocks(context_slots, KEYS)), scale_log2,
             CONTEXT_FORMAT, CONTEXT, KEYS, CHANNELS, CONTEXT_ROWS, STAGES,
         )  # fmt: skip
     maximum, total, values = state

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from deepinfer_cuda.kernels.number_formats import rounded
-from deepinfer_cuda.kernels.online_softmax import begin, block_weights, product, share, used_blocks
+from deepinfer_cuda.kernels.online_softmax import begin, block_weights, load_slots, product, share, used_blocks
 
 
 @triton.jit
@@ -41,14 +41,16 @@ def sparse_prefill_kernel(
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     heads_inside = (head < NUM_HEADS)[:, None]
     channel = tl.arange(0, CHANNELS)[None, :]
+    window_indices_ptr += row * WINDOW
+    context_indices_ptr += row * CONTEXT
+    if CONTEXT > 0:
+        context_indices = load_slots(context_indices_ptr, CONTEXT)
     query = tl.load(query_ptr + row * query_stride + head[:, None] * CHANNELS + channel, mask=heads_inside, other=0.0)
     maximum, total = begin(sink_ptr, head, NUM_HEADS)
     values = tl.zeros((HEADS, CHANNELS), tl.float32)
-    window_indices_ptr += row * WINDOW
-    context_indices_ptr += row * CONTEXT
     last = WINDOW_BLOCKS
     if CONTEXT > 0:
-        last += used_blocks(context_indices_ptr, CONTEXT, KEYS)
+        last += used_blocks(context_indices, KEYS)
     for block in tl.range(0, last, num_stages=STAGES, disable_licm=True):
         in_window = block < WINDOW_BLOCKS
         column = tl.where(in_window, block, block - WINDOW_BLOCKS) * KEYS + tl.arange(0, KEYS)

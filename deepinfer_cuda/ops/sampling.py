@@ -114,12 +114,19 @@ def run_process_logits(
 ) -> Tensor:
     """``sampling.process_logits``."""
     rows, stride = flat_rows(logits)
-    parameters = (None if p is None else p.contiguous() for p in (temperature, top_k, top_p, min_p))
     result = _like(logits)
+    ids = result.view(torch.int32)
+    filters = (top_k, top_p, min_p)
+    given = sum(1 << bit for bit, f in enumerate(filters) if f is not None)
+    # A filter that is absent is never read; it needs a pointer of its type, so that there is one kernel for all.
+    pointers = [
+        e if f is None else f.contiguous() for f, e in zip(filters, (ids, temperature, temperature), strict=True)
+    ]
     launch(
         process_logits_kernel,
         (len(rows),),
-        *(rows, *parameters, result, result.view(torch.int32), stride),
+        *(rows, temperature.contiguous(), *pointers, result, ids, stride, given),
+        FILTERED=given != 0,
         **filtered_scan(logits.shape[1]).settings,
     )
     return result

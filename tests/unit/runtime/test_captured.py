@@ -7,7 +7,7 @@ import torch
 
 from deepinfer_core.engine.opening import open_model
 from deepinfer_core.runtime.batch import SequenceRows
-from deepinfer_core.runtime.captured import Bucket, CapturedDecode
+from deepinfer_core.runtime.captured import Bucket, CapturedDecode, StepBuffer
 from deepinfer_core.runtime.executor import Executor
 from deepinfer_core.runtime.model import BoundModel
 
@@ -63,3 +63,19 @@ def test_padding_writes_into_no_cache_of_a_sequence(model: BoundModel) -> None:
 
     assert torch.equal(others[0], executor.caches.block_pool[3:])
     assert torch.equal(others[1], executor.caches.slot_pool[2:])
+
+
+def test_the_block_table_follows_sequences_that_grow_shrink_and_change_places() -> None:
+    def rows(*blocks: int) -> SequenceRows:
+        return SequenceRows(
+            token_ids=[1], compressed_ids=[1], start=0, ngram_history=[], state_slot=1, blocks=list(blocks)
+        )
+
+    buffer = StepBuffer(Bucket(rows=2, sequences=2, blocks=4), 0, torch.device("cpu"))
+    steps = [(rows(3), rows(5, 6)), (rows(3, 7), rows(5, 6)), (rows(5, 6), rows(3, 7)), (rows(9),), (rows(5),)]
+
+    for step in steps:
+        buffer.take(buffer.fill(step))
+        wanted = [[*sequence.blocks, *[0] * (4 - len(sequence.blocks))] for sequence in step]
+        wanted += [[0] * 4] * (2 - len(step))
+        assert buffer.inputs.block_table.tolist() == wanted
