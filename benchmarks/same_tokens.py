@@ -1,6 +1,9 @@
 """Do two accelerators give the same tokens? Every held-out prompt of the tiny model, greedy, on both.
 
-    python benchmarks/same_tokens.py [--accelerators cpu cuda] [--json FILE]
+    python benchmarks/same_tokens.py [--accelerators cpu cuda] [--first FILE] [--json FILE]
+
+The first side's answers are kept in a file if one is named, and read from it when it is there: the two sides need not
+be on one machine.
 
 Where two answers part, the two tokens in question are shown with the log-probabilities that each side gave them: of two
 right implementations they are nearly tied. Exits with 1 when fewer than 95 % of the answers are equal, or when two
@@ -53,14 +56,18 @@ def main() -> int:
     parser.add_argument("--accelerators", nargs=2, default=["cpu", "cuda"])
     parser.add_argument("--numerics", default="released")
     parser.add_argument("--max-num-seqs", type=int, default=32)
+    parser.add_argument("--first", type=Path, help="file of the first side's answers, read or written")
     parser.add_argument("--json", type=Path, help="file for the result")
     args = parser.parse_args()
     items = [json.loads(line) for line in HELDOUT.read_text(encoding="utf-8").splitlines()]
-    first, second = (answers(items, name, args) for name in args.accelerators)
+    first = kept_answers(items, args)
+    if args.accelerators[1] == "none":
+        return 0
+    second = answers(items, args.accelerators[1], args)
     partings = [
         parting
         for number, item in enumerate(items)
-        if (parting := part(number, item["task"], first[0][number], second[0][number])) is not None
+        if (parting := part(number, item["task"], first["answers"][number], second["answers"][number])) is not None
     ]
     share = 1 - len(partings) / len(items)
     print(f"{args.accelerators[0]} and {args.accelerators[1]}: {100 * share:.1f} % of {len(items)} answers are equal")
@@ -73,38 +80,62 @@ def main() -> int:
             "numerics": args.numerics,
             "share_equal": share,
             "partings": [asdict(parting) | {"is_tie": parting.is_tie} for parting in partings],
-            "bindings": [first[1], second[1]],
-            "python": platform.python_version(),
+            "sides": [{name: value for name, value in side.items() if name != "answers"} for side in (first, second)],
         }
         args.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0 if share >= LEAST_SHARE and all(parting.is_tie for parting in partings) else 1
 
 
-def answers(items: list[dict[str, Any]], accelerator: str, args: argparse.Namespace) -> tuple[list[Any], Any]:
-    """Completions with the best alternatives of every token, and the binding report."""
+def kept_answers(items: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
+    """The first side's answers, from the file if it is there."""
+    if args.first and args.first.exists():
+        return json.loads(args.first.read_text(encoding="utf-8"))
+    made = answers(items, args.accelerators[0], args)
+    if args.first:
+        args.first.write_text(json.dumps(made) + "\n", encoding="utf-8")
+    return made
+
+
+def answers(items: list[dict[str, Any]], accelerator: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Tokens of every answer with the best alternatives of each, and what they were made with."""
+    import torch
+
     from deepinfer_core import LLM, SamplingParams
 
     with LLM("tiny", accelerator=accelerator, numerics=args.numerics, max_num_seqs=args.max_num_seqs) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=128, logprobs=5)
         outputs = llm.generate([item["prompt"] for item in items], params)
-        return [output.outputs[0] for output in outputs], llm.binding_report.as_json()
+        return {
+            "accelerator": accelerator,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "binding": llm.binding_report.as_json(),
+            "answers": [_answer(output.outputs[0]) for output in outputs],
+        }
 
 
-def part(number: int, task: str, first: Any, second: Any) -> Parting | None:
-    """The first place where two completions differ, or None."""
-    pairs = list(zip(first.token_ids, second.token_ids, strict=False))
-    position = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+def _answer(completion: Any) -> list[dict[str, Any]]:
+    """Each token with the log-probabilities of the best ones, by token."""
+    return [
+        {"token": token, "best": {str(other): entry.logprob for other, entry in best.items()}}
+        for token, best in zip(completion.token_ids, completion.logprobs, strict=True)
+    ]
+
+
+def part(number: int, task: str, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> Parting | None:
+    """The first place where two answers differ, or None."""
+    pairs = list(zip(first, second, strict=False))
+    position = next((place for place, (a, b) in enumerate(pairs) if a["token"] != b["token"]), None)
     if position is None:
         return None
-    tokens = pairs[position]
-    gaps = (_gap(first.logprobs[position], *tokens), _gap(second.logprobs[position], *reversed(tokens)))
+    sides = pairs[position]
+    tokens = (sides[0]["token"], sides[1]["token"])
+    gaps = (_gap(sides[0]["best"], *tokens), _gap(sides[1]["best"], *reversed(tokens)))
     return Parting(prompt=number, task=task, position=position, tokens=tokens, gaps=gaps)
 
 
-def _gap(alternatives: Any, own: int, other: int) -> float | None:
-    if other not in alternatives:
-        return None
-    return float(alternatives[own].logprob - alternatives[other].logprob)
+def _gap(best: dict[str, float], own: int, other: int) -> float | None:
+    return best[str(own)] - best[str(other)] if str(own) in best and str(other) in best else None
 
 
 if __name__ == "__main__":

@@ -62,7 +62,8 @@ def block_maximum_kernel(
         target = best_ptr + row * best_stride
         written = block < tl.cdiv(width, SIZE)
         if NEWEST:
-            best = tl.where(block == num_blocks - 1, float("inf"), tl.minimum(best, LARGEST_BF16))
+            best = tl.where(best > LARGEST_BF16, LARGEST_BF16, best)  # NaN is not larger and stays
+            best = tl.where(block == num_blocks - 1, float("inf"), best)
             if first == 0:
                 tl.store(counts_ptr + row, num_blocks)
         tl.store(target + block, rounded(best, best_ptr.dtype.element_ty), mask=written)

@@ -42,7 +42,7 @@ def verify_kernel(
     number = tl.arange(0, BLOCKS)
     for block in tl.range(0, tl.cdiv(VOCAB, BLOCK), num_stages=STAGES):
         p, q = _chances(target_ptr, draft_logprobs_ptr, draft, block, VOCAB, BLOCK)
-        overlap += tl.minimum(p, q)
+        overlap += tl.where(p < q, p, tl.where(p != p, p, q))  # a minimum that keeps NaN of either
         residual_sums = tl.where(number == block, tl.sum(fixed_point(p - q, DRAW_BITS), 0), residual_sums)
         target_sums = tl.where(number == block, tl.sum(fixed_point(p, DRAW_BITS), 0), target_sums)
 
