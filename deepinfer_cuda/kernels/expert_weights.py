@@ -35,7 +35,7 @@ _FP4_PLANES = tl.constexpr(
 )
 """A word -> two numbers of each plane: sign to bit 15, exponent and mantissa to bits 8..6, times the plane's factor.
 
-Each bit of a word belongs to one code, and no other way to divide them takes as few instructions."""
+Each bit of a word belongs to one code; a search found no way to divide them that takes fewer instructions."""
 
 _FP8_PLANES = tl.constexpr(
     """{
@@ -75,8 +75,8 @@ def weight_step(words_ptrs, scales_ptrs, FORMAT: tl.constexpr):
 @triton.jit
 def product(weights, x, total):
     """``total + weights @ x`` of bfloat16 operands, summed in float32."""
-    if INTERPRETED:
-        return tl.dot(weights.to(tl.float32), x.to(tl.float32), total)
+    if INTERPRETED:  # in float64, where the order in which NumPy sums, which is not that of a row alone, does not show
+        return total + tl.dot(weights.to(tl.float64), x.to(tl.float64)).to(tl.float32)
     return tl.dot(weights, x, total)
 
 

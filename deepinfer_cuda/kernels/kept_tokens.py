@@ -57,13 +57,26 @@ def _listed(scan, start, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def amount_above(scan, key_below, last_key, last_id, least, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
-    """Number or mass of the listed tokens above a key that are kept so far and count ``least`` (float64) or more."""
+def kept_mass(scan, last_key, last_id, least, BLOCK: tl.constexpr):
+    """Mass of the listed tokens that are kept and weigh ``least`` (float64) or more, and the lowest key of these."""
+    total = tl.zeros((BLOCK,), tl.int64)
+    lowest = tl.full((BLOCK,), 0x7FFFFFFF, tl.int32)
+    for start in range(0, scan[2], BLOCK):
+        key, token, weight, inside = _listed(scan, start, True, BLOCK)
+        counted = inside & is_kept(key, token, last_key, last_id) & (weight.to(tl.float64) >= least)
+        total += tl.where(counted, weight, 0)
+        lowest = tl.where(counted, tl.minimum(lowest, key), lowest)
+    return tl.sum(total, 0), tl.min(lowest, 0)
+
+
+@triton.jit
+def _amount_above(scan, key_below, last_key, last_id, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+    """Number or mass of the listed tokens above a key that are kept so far."""
     total = tl.zeros((BLOCK,), tl.int64)
     for start in range(0, scan[2], BLOCK):
         key, token, amount, inside = _listed(scan, start, BY_MASS, BLOCK)
         counted = inside & (key > key_below) & is_kept(key, token, last_key, last_id)
-        total += tl.where(counted & (amount.to(tl.float64) >= least), amount, 0)
+        total += tl.where(counted, amount, 0)
     return tl.sum(total, 0)
 
 
@@ -78,10 +91,10 @@ def last_within(scan, cut, bound, last_key, last_id, BY_MASS: tl.constexpr, BLOC
     high = order_key(scan[3].to(tl.float32)).to(tl.int64)
     while low < high:
         middle = (low + high) >> 1
-        is_within = amount_above(scan, middle, last_key, last_id, 0.0, BY_MASS, BLOCK).to(tl.float64) <= bound
+        is_within = _amount_above(scan, middle, last_key, last_id, BY_MASS, BLOCK).to(tl.float64) <= bound
         high = tl.where(is_within, middle, high)
         low = tl.where(is_within, low, middle + 1)
-    above = amount_above(scan, high, last_key, last_id, 0.0, BY_MASS, BLOCK)
+    above = _amount_above(scan, high, last_key, last_id, BY_MASS, BLOCK)
     last = tl.minimum(last_id, -1)
     for start in range(0, scan[2], BLOCK):
         key, token, amount, inside = _listed(scan, start, BY_MASS, BLOCK)

@@ -25,33 +25,37 @@ def product(a, b, start):
 
 
 @triton.jit
-def begin(sink_ptr, head, NUM_HEADS: tl.constexpr):
-    """Maximum and total ``[heads]`` before the first key."""
+def begin(sink_ptr, head, NUM_HEADS: tl.constexpr, KEYS: tl.constexpr):
+    """Maximum ``[heads]`` and totals ``[heads, KEYS]`` before the first key.
+
+    Totals stay apart for every place in a block, to be added up once behind the last block.
+    """
     sink = tl.load(sink_ptr + head, mask=head < NUM_HEADS, other=0.0) * _LOG2_E
     maximum = tl.maximum(sink, _LOWEST)
-    return maximum, tl.exp2(sink - maximum)
+    totals = tl.zeros((head.shape[0], KEYS), tl.float32) + tl.exp2(sink - maximum)[:, None] * (1.0 / KEYS)
+    return maximum, totals
 
 
 @triton.jit
-def block_weights(dots, exists, maximum, total, scale_log2):
+def block_weights(dots, exists, maximum, totals, scale_log2):
     """Take in one more block of keys.
 
     Args:
         dots: ``[heads, keys]`` products of queries and keys.
         exists: ``[keys]``; others get no weight.
         maximum: Largest logit before ``[heads]``.
-        total: Sum of weights before ``[heads]``.
-        scale_log2: Factor of the logits times log2(e).
+        totals: Sums of weights before ``[heads, keys]``.
+        scale_log2: Factor of the logits times log2(e), positive.
 
     Returns:
-        Weights ``[heads, keys]`` rounded to bfloat16, maximum and total (of the weights before rounding) with this
+        Weights ``[heads, keys]`` rounded to bfloat16, maximum and totals (of the weights before rounding) with this
         block, and the factor of everything that was summed relative to the old maximum.
     """
-    logits = tl.where(exists[None, :], dots * scale_log2, -float("inf"))
-    joint = tl.maximum(maximum, tl.max(logits, 1))
-    weights = tl.exp2(logits - joint[:, None])
+    dots = tl.where(exists[None, :], dots, -float("inf"))
+    joint = tl.maximum(maximum, tl.max(dots, 1) * scale_log2)
+    weights = tl.exp2(dots * scale_log2 - joint[:, None])
     factor = tl.exp2(maximum - joint)
-    return rounded(weights, tl.bfloat16), joint, total * factor + tl.sum(weights, 1), factor
+    return rounded(weights, tl.bfloat16), joint, totals * factor[:, None] + weights, factor
 
 
 @triton.jit

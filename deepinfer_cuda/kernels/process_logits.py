@@ -7,8 +7,8 @@ import triton.language as tl
 
 from deepinfer_cuda.kernels.kept_tokens import (
     SUM_BITS,
-    amount_above,
     is_kept,
+    kept_mass,
     last_within,
     list_candidates,
     token_weight,
@@ -19,14 +19,17 @@ from deepinfer_cuda.kernels.vocabulary_rows import LOWEST_KEY, best_id, from_ord
 
 @triton.jit
 def _mass(row_ptr, largest, inverse_temperature, least, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
-    """Sum of the weights of the whole row that are not below ``least`` (float64)."""
+    """Mass of the tokens of the whole row that weigh ``least`` (float64) or more, and the lowest key of these."""
     total = tl.zeros((BLOCK,), tl.int64)
+    lowest = tl.full((BLOCK,), 0x7FFFFFFF, tl.int32)
     for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         weight = token_weight(x, largest, inverse_temperature)
-        total += tl.where(weight.to(tl.float64) >= least, weight, 0)
-    return tl.sum(total, 0)
+        counted = weight.to(tl.float64) >= least
+        total += tl.where(counted, weight, 0)
+        lowest = tl.where(counted & (column < VOCAB), tl.minimum(lowest, order_key(x)), lowest)
+    return tl.sum(total, 0), tl.min(lowest, 0)
 
 
 @triton.jit
@@ -77,12 +80,12 @@ def process_logits_kernel(
         top_p = tl.load(top_p_ptr + row, mask=(filters & 2) != 0, other=1.0).to(tl.float64)
         if is_filtered & (top_p < 1.0):
             if num_listed == 0:
-                mass = _mass(row_ptr, largest, inverse, 0.0, VOCAB, BLOCK, STAGES)
+                mass, _ = _mass(row_ptr, largest, inverse, 0.0, VOCAB, BLOCK, STAGES)
                 cut = _top_p_cut(largest, temperature, top_p, mass, VOCAB)
                 num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK, STAGES)
             else:
                 scan = (row_ptr, list_ptr, num_listed, largest, inverse)
-                mass = amount_above(scan, LOWEST_KEY, last_key, last_id, 0.0, True, BLOCK)
+                mass, _ = kept_mass(scan, last_key, last_id, 0.0, BLOCK)
                 cut = from_order_key(last_key).to(tl.float64)
             scan = (row_ptr, list_ptr, num_listed, largest, inverse)
             bound = top_p * mass.to(tl.float64)
@@ -92,20 +95,20 @@ def process_logits_kernel(
     log_mass = largest * 0.0
     if is_filtered:
         if num_listed == 0:
-            mass = _mass(row_ptr, largest, inverse, least, VOCAB, BLOCK, STAGES)
+            mass, lowest = _mass(row_ptr, largest, inverse, least, VOCAB, BLOCK, STAGES)
         else:
             scan = (row_ptr, list_ptr, num_listed, largest, inverse)
-            mass = amount_above(scan, LOWEST_KEY, last_key, last_id, least, True, BLOCK)
+            mass, lowest = kept_mass(scan, last_key, last_id, least, BLOCK)
+        # Weights rise with the key: what weighs enough is a prefix too.
+        last_id = tl.where(lowest > last_key, VOCAB, last_id)
+        last_key = tl.maximum(lowest, last_key)
         log_mass = tl.log(mass.to(tl.float64) * (2.0**-SUM_BITS))
-    has_least = is_sampled & (least > 0.0)
     poison = tl.where(is_refused, float("nan"), 0.0)
     tl.debug_barrier()
     for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         kept = is_kept(order_key(x), column, last_key, last_id)
-        if has_least:
-            kept = kept & (token_weight(x, largest, inverse).to(tl.float64) >= least)
         score = tl.where(is_sampled, (x.to(tl.float64) - largest) * inverse, 0.0)
         logprob = tl.where(kept, (score - log_mass).to(tl.float32), float("-inf")) + poison
         tl.store(result_ptr + row * VOCAB + column, logprob, mask=column < VOCAB)

@@ -32,10 +32,13 @@ def attend_blocks(
     The branches are always taken; :mod:`deepinfer_cuda.kernels.sparse_prefill` says why they are there.
     """
     RECORD: tl.constexpr = CHANNELS + CHANNELS // 32 if FORMAT == "mxfp8" else CHANNELS // 2 + CHANNELS // 16
-    maximum, total, values = state
+    maximum, totals, values = state
     for block in tl.range(first, last, num_stages=STAGES, disable_licm=True):
         column = block * KEYS + tl.arange(0, KEYS)
-        slots = tl.load(slots_ptr + column, mask=column < NUM_SLOTS, other=-1)
+        if NUM_SLOTS % KEYS == 0:
+            slots = tl.load(slots_ptr + column)
+        else:
+            slots = tl.load(slots_ptr + column, mask=column < NUM_SLOTS, other=-1)
         exists = slots >= 0
         rows = cache_ptr + record_offsets(slots, block_stride, ROWS, RECORD)
         scales = load_scales(rows, exists, FORMAT, CHANNELS)
@@ -46,9 +49,9 @@ def attend_blocks(
             factor = tl.zeros((query.shape[0],), tl.float32)
             if block + 1 <= last:
                 dots = product(query, tl.trans(keys), tl.zeros((query.shape[0], KEYS), tl.float32))
-                weights, maximum, total, factor = block_weights(dots, exists, maximum, total, scale_log2)
+                weights, maximum, totals, factor = block_weights(dots, exists, maximum, totals, scale_log2)
             values = product(weights, keys, values * factor[:, None])
-    return maximum, total, values
+    return maximum, totals, values
 
 
 @triton.jit(do_not_specialize=["part_blocks"])
@@ -94,8 +97,8 @@ def sparse_decode_kernel(
         context_slots = load_slots(context_slots_ptr, CONTEXT)
     at = query_ptr + row * query_stride + head[:, None] * CHANNELS + channel
     query = tl.load(at, mask=inside, other=0.0)
-    maximum, total = begin(sink_ptr, head, NUM_HEADS)
-    state = (maximum, tl.where(part == 0, total, 0.0), tl.zeros((HEADS, CHANNELS), tl.float32))
+    maximum, totals = begin(sink_ptr, head, NUM_HEADS, KEYS)
+    state = (maximum, tl.where(part == 0, totals, 0.0), tl.zeros((HEADS, CHANNELS), tl.float32))
     first = part * part_blocks
     last = first + part_blocks
     state = attend_blocks(
@@ -108,7 +111,8 @@ def sparse_decode_kernel(
             tl.minimum(last - WINDOW_BLOCKS, used_blocks(context_slots, KEYS)), scale_log2,
             CONTEXT_FORMAT, CONTEXT, KEYS, CHANNELS, CONTEXT_ROWS, STAGES,
         )  # fmt: skip
-    maximum, total, values = state
+    maximum, totals, values = state
+    total = tl.sum(totals, 1)
     place = (row * tl.num_programs(2) + part) * NUM_HEADS + head
     if tl.num_programs(2) == 1:
         values *= share(total)[:, None]

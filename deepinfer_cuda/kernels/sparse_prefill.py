@@ -46,7 +46,7 @@ def sparse_prefill_kernel(
     if CONTEXT > 0:
         context_indices = load_slots(context_indices_ptr, CONTEXT)
     query = tl.load(query_ptr + row * query_stride + head[:, None] * CHANNELS + channel, mask=heads_inside, other=0.0)
-    maximum, total = begin(sink_ptr, head, NUM_HEADS)
+    maximum, totals = begin(sink_ptr, head, NUM_HEADS, KEYS)
     values = tl.zeros((HEADS, CHANNELS), tl.float32)
     last = WINDOW_BLOCKS
     if CONTEXT > 0:
@@ -55,7 +55,10 @@ def sparse_prefill_kernel(
         in_window = block < WINDOW_BLOCKS
         column = tl.where(in_window, block, block - WINDOW_BLOCKS) * KEYS + tl.arange(0, KEYS)
         index_ptr = tl.where(in_window, window_indices_ptr, context_indices_ptr)
-        index = tl.load(index_ptr + column, mask=column < tl.where(in_window, WINDOW, CONTEXT), other=-1)
+        if WINDOW % KEYS == 0 and CONTEXT % KEYS == 0:
+            index = tl.load(index_ptr + column)
+        else:
+            index = tl.load(index_ptr + column, mask=column < tl.where(in_window, WINDOW, CONTEXT), other=-1)
         exists = index >= 0
         place = index.to(tl.int64) * tl.where(in_window, window_stride, context_stride)
         rows_ptr = tl.where(in_window, window_ptr, context_ptr)
@@ -65,8 +68,8 @@ def sparse_prefill_kernel(
             factor = tl.zeros((HEADS,), tl.float32)
             if block + 1 <= last:
                 dots = product(query, tl.trans(keys), tl.zeros((HEADS, KEYS), tl.float32))
-                weights, maximum, total, factor = block_weights(dots, exists, maximum, total, scale_log2)
+                weights, maximum, totals, factor = block_weights(dots, exists, maximum, totals, scale_log2)
             values = product(weights, keys, values * factor[:, None])
-    values = values * share(total)[:, None]
+    values = values * share(tl.sum(totals, 1))[:, None]
     at = result_ptr + (row * NUM_HEADS + head)[:, None] * CHANNELS + channel
     tl.store(at, rounded(values, result_ptr.dtype.element_ty), mask=heads_inside)

@@ -63,9 +63,12 @@ def stream_projection_kernel(
     real = row < num_rows
     index = row.to(tl.int64)
     output = tl.arange(0, SUMS)
-    products = tl.zeros([ROWS, SUMS], tl.float32)
-    squares = tl.zeros([ROWS], tl.float32)
-    collapsed_squares = tl.zeros([ROWS], tl.float32)
+    mixes = ()
+    for stream in tl.static_range(STREAMS):
+        mixes += (tl.load(mix_ptr + index * mix_stride + stream, mask=real & COLLAPSE, other=0.0)[:, None],)
+    products = tl.zeros([ROWS, 2 * SUMS], tl.float32)
+    squares = tl.zeros([ROWS, BLOCK // 8], tl.float32)
+    collapsed_squares = tl.zeros([ROWS, BLOCK // 8], tl.float32)
     for start in range(tl.program_id(0) * PART, tl.program_id(0) * PART + PART, BLOCK):
         channel = start + tl.arange(0, BLOCK)
         inside = channel < width
@@ -82,32 +85,58 @@ def stream_projection_kernel(
                 mask=(output < function_rows)[None, :] & inside[:, None],
                 other=0.0,
             )
-            products = _add_product(x, weight, products)
+            products = _add_products(x, weight, products)
             numbers = x.to(tl.float32)
-            squares += tl.sum(numbers * numbers, 1)
+            squares += _sums_of_eight(numbers * numbers)
             if COLLAPSE:
-                mix = tl.load(mix_ptr + index * mix_stride + stream, mask=real, other=0.0)
-                collapsed += mix[:, None] * numbers
+                collapsed += mixes[stream] * numbers
         if COLLAPSE:
-            kept = rounded(collapsed, tl.bfloat16)
+            kept = _rounded_pairs(collapsed)
             target = collapsed_ptr + index[:, None] * width + channel[None, :]
             tl.store(target, kept, mask=real[:, None] & inside[None, :])
             numbers = kept.to(tl.float32)
-            collapsed_squares += tl.sum(numbers * numbers, 1)
-    sums = tl.where(output[None, :] == SQUARES, squares[:, None], products)
-    sums = tl.where(output[None, :] == COLLAPSED_SQUARES, collapsed_squares[:, None], sums)
+            collapsed_squares += _sums_of_eight(numbers * numbers)
+    sums = tl.sum(tl.reshape(products, [ROWS, SUMS, 2]), 2)
+    sums = tl.where(output[None, :] == SQUARES, tl.sum(squares, 1)[:, None], sums)
+    sums = tl.where(output[None, :] == COLLAPSED_SQUARES, tl.sum(collapsed_squares, 1)[:, None], sums)
     target = sums_ptr + (tl.program_id(0).to(tl.int64) * num_rows + index)[:, None] * SUMS + output[None, :]
     tl.store(target, sums, mask=real[:, None])
 
 
 @triton.jit
-def _add_product(x, weight, total):
-    """``total + x @ weight``: bfloat16 rows are exact, float32 weights are split into two bfloat16 numbers."""
+def _add_products(x, weight, total):
+    """Add ``x @ weight`` to ``total [rows, 2 SUMS]``, whose pairs of columns are still to be added.
+
+    Rows in bfloat16 are exact. A float32 weight is cut into two bfloat16 numbers, 16 bits of its mantissa in all.
+    """
     if INTERPRETED:
-        return tl.dot(x.to(tl.float32), weight, total)
-    high = weight.to(tl.bfloat16)
-    low = (weight - high.to(tl.float32)).to(tl.bfloat16)
-    return tl.dot(x, low, tl.dot(x, high, total))
+        both = tl.join(weight, tl.zeros_like(weight))
+        return tl.dot(x.to(tl.float32), tl.reshape(both, [weight.shape[0], 2 * SUMS]), total)
+    high = _upper_half(weight)
+    low = _upper_half(weight - high.to(tl.float32))
+    return tl.dot(x, tl.reshape(tl.join(high, low), [weight.shape[0], 2 * SUMS]), total)
+
+
+@triton.jit
+def _upper_half(x):
+    """float32 numbers cut off to bfloat16: a move of bits, where rounding would be a slow conversion."""
+    return (x.to(tl.int32, bitcast=True) >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def _rounded_pairs(x):
+    """float32 numbers rounded to bfloat16, two an instruction also where the result is read again."""
+    if INTERPRETED:
+        return rounded(x, tl.bfloat16)
+    return tl.inline_asm_elementwise(
+        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@triton.jit
+def _sums_of_eight(x):
+    """Sums of eight neighbours of a row, which one thread has as loaded."""
+    return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 8]), 2)
 
 
 @triton.jit

@@ -51,7 +51,7 @@ def top_k_kernel(
             both are padded to a multiple of eight. Read with ``LEVELS`` 1 or 2.
         lengths_ptr: Columns that count, per row; with candidates the entries that the row sees.
         candidates_ptr: Blocks of entries whose scores lie side by side, ``[T, num_candidates]``; columns of the result
-            are then entries.
+            are then entries. Only without ``LEVELS``.
         result_ptr: ``[T, k]`` int32, ascending, then -1.
         scores_stride: Distance of rows in elements, as the other strides.
         maxima_stride: See there.

@@ -100,7 +100,9 @@ def run_select_within_candidates(
     entries = torch.empty((len(visible), k), dtype=torch.int32, device=visible.device)
     for start, stop in _turns(len(visible), width):
         part, chosen = queries.rows(start, stop), picked.rows(start, stop)
-        scores = Scores.empty(stop - start, width, visible.device)
+        # Candidates are few enough to be searched as they are: no maxima.
+        values = torch.empty((stop - start, width), dtype=torch.bfloat16, device=visible.device)
+        scores = Scores(values=values)
         score_rows(part, keys, scores, candidates=chosen, fill=False)
         select_columns(scores, part.visible, entries[start:stop], candidates=chosen)
     return entries
