@@ -56,6 +56,8 @@ class Compiled:
             found.append(f"{self.shared_bytes} bytes of shared memory, at most {SHARED_MEMORY_BYTES} are there")
         if self.spill_bytes:
             found.append(f"spills: {self.spill_bytes} bytes of local memory for each thread")
+        if re.search(r"^\s*trap;", self.ptx, re.MULTILINE):
+            found.append("the compiler gave up in silence: the code is a trap")
         return [f"{self.kernel} on sm_{self.capability}: {problem}" for problem in found]
 
 

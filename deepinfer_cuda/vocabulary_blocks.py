@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from deepinfer_cuda.interpreter import is_interpreting
 from deepinfer_cuda.row_tiles import power_of_two
 
 _CHOICES = Path(__file__).parent / "tuning" / "sampling.toml"
@@ -67,7 +68,7 @@ def elementwise(vocab_size: int) -> VocabularyBlocks:
 
 
 def _blocks(kind: str, vocab_size: int) -> VocabularyBlocks:
-    choice = _choices()[kind]
+    choice = _choices()[kind] | (_choices()["interpreter"] if is_interpreting() else {})
     return VocabularyBlocks(
         vocab_size=vocab_size,
         block=min(choice["elements"], power_of_two(vocab_size)),

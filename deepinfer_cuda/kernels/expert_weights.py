@@ -23,7 +23,7 @@ ROW_WORDS = tl.constexpr(16)
 TILE_WORDS = tl.constexpr(64 * 16)
 """Words of a packed tile. FP8 weights have two tiles for each step."""
 
-_FP4_PLANES = tl.constexpr(
+FP4_PLANES = tl.constexpr(
     """{
     .reg .b32 a, b;
     and.b32 a, $8, 0x81C081C0;  mul.rn.bf16x2 a, a, $9;  mov.b32 {$0, $1}, a;
@@ -37,7 +37,7 @@ _FP4_PLANES = tl.constexpr(
 
 Each bit of a word belongs to one code; a search found no way to divide them that takes fewer instructions."""
 
-_FP8_PLANES = tl.constexpr(
+FP8_PLANES = tl.constexpr(
     """{
     .reg .b32 a, b;
     shl.b32 a, $4, 4;  and.b32 a, a, 0x07F007F0;  shl.b32 b, $4, 8;
@@ -46,9 +46,9 @@ _FP8_PLANES = tl.constexpr(
     lop3.b32 a, $4, 0x80008000, a, 0xEA;  mul.rn.bf16x2 a, a, $6;  mov.b32 {$2, $3}, a;
     }"""
 )
-"""As ``_FP4_PLANES`` for two planes: sign to bit 15, exponent and mantissa to bits 10..4."""
+"""As ``FP4_PLANES`` for two planes: sign to bit 15, exponent and mantissa to bits 10..4."""
 
-_FACTOR = tl.constexpr("{ prmt.b32 $0, $1, 0, $2;  shl.b32 $0, $0, 7; }")
+FACTOR = tl.constexpr("{ prmt.b32 $0, $1, 0, $2;  shl.b32 $0, $0, 7; }")
 """An exponent field -> its power of two as a bfloat16 number, twice."""
 
 
@@ -93,7 +93,7 @@ def _fp4_planes(words, scales):
             _pairs(last, scales >> 24),
         )
     a0, a1, b0, b1, c0, c1, d0, d1 = tl.inline_asm_elementwise(
-        _FP4_PLANES,
+        FP4_PLANES,
         "=&h,=&h,=&h,=&h,=&h,=&h,=&h,=&h,r,r,r,r,r",
         [words, _factor(scales, 0), _factor(scales, 1), _factor(scales, 2), _factor(scales, 3)],
         dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
@@ -112,7 +112,7 @@ def _fp8_planes(words, scales, FIRST: tl.constexpr):
         high = (bits & 0x80008000) | ((bits >> 4) & 0x07F007F0)
         return _pairs(low, scales >> (8 * FIRST)), _pairs(high, scales >> (8 * FIRST + 8))
     a0, a1, b0, b1 = tl.inline_asm_elementwise(
-        _FP8_PLANES,
+        FP8_PLANES,
         "=&h,=&h,=&h,=&h,r,r,r",
         [words, _factor(scales, FIRST), _factor(scales, FIRST + 1)],
         dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
@@ -126,7 +126,7 @@ def _fp8_planes(words, scales, FIRST: tl.constexpr):
 def _factor(scales, PLANE: tl.constexpr):
     """The power of two of one plane as a pair of bfloat16 numbers, made from its exponent field."""
     BYTES: tl.constexpr = 0x4040 + 0x0101 * PLANE
-    return tl.inline_asm_elementwise(_FACTOR, "=&r,r,r", [scales, BYTES], dtype=tl.int32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise(FACTOR, "=&r,r,r", [scales, BYTES], dtype=tl.int32, is_pure=True, pack=1)
 
 
 @triton.jit

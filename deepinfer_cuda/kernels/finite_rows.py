@@ -17,7 +17,7 @@ def finite_rows_kernel(
     for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
         column = start + lane
         x = tl.load(logits_ptr + row * row_stride + column, mask=column < VOCAB, other=float("-inf"))
-        is_refused |= ((x != x) | (x == float("inf"))).to(tl.int32)  # noqa: PLR0124 - true for NaN
+        is_refused |= ((x != x) | (x == float("inf"))).to(tl.int32)
         is_possible |= (x > float("-inf")).to(tl.int32)
     is_finite = (tl.max(is_refused, 0) == 0) & (tl.max(is_possible, 0) != 0)
     tl.store(result_ptr + row, is_finite.to(tl.uint8))

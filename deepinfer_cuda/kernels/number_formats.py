@@ -105,7 +105,7 @@ def fp4_e4m3_scale(maximum):
 def e2m1_to_float(code):
     """Values of 4-bit codes (0..15 in an integer type; higher bits are ignored) as float32."""
     wide = code.to(tl.int32)
-    # Exponent and mantissa of 0.5, 1, 1.5, 2, 3, 4, 6 are bits 2..0, shifted to float32's place; 0.5 is e2m1's subnormal.
+    # Exponent and mantissa of 0.5, 1, 1.5, 2, 3, 4, 6 are bits 2..0, shifted to float32's place; 0.5 is subnormal.
     magnitude = ((wide & 7) << 22).to(tl.float32, bitcast=True) * 8.507059173023462e37  # 2^126
     return tl.where((wide & 8) != 0, -magnitude, magnitude)
 

@@ -29,7 +29,7 @@ def from_order_key(key):
 @triton.jit
 def fixed_point(x, BITS: tl.constexpr):
     """``floor(x * 2^BITS)`` as int64 for float64 ``x`` in [0, 1]; NaN counts as 0 and more than 1 as 1."""
-    number = tl.where(x == x, x, 0.0)  # noqa: PLR0124 - false for NaN
+    number = tl.where(x == x, x, 0.0)
     clamped = tl.minimum(tl.maximum(number, 0.0), 1.0)
     return tl.floor(clamped * (2.0**BITS)).to(tl.int64)
 
@@ -51,7 +51,7 @@ def lane_maxima(row_ptr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.co
         is_better = x > best
         best = tl.where(is_better, x, best)
         place = tl.where(is_better, column, place)
-        is_nan |= (x != x).to(tl.int32)  # noqa: PLR0124 - true for NaN
+        is_nan |= (x != x).to(tl.int32)
     return best, place, tl.max(is_nan, 0)
 
 

@@ -39,4 +39,4 @@ _FAMILIES = (
 _TRITON = {op: found for family in _FAMILIES for op, found in family.IMPLEMENTATIONS.items()}
 
 TABLE = OpTable({**_TRITON, **{op: found + _TRITON.get(op, ()) for op, found in sm100.IMPLEMENTATIONS.items()}})
-"""Every implementation of the backend; each family's module lists its own. Libraries for SM100 are tried before Triton."""
+"""Every implementation of the backend; each family's module lists its own. Libraries for SM100 come before Triton."""

@@ -6,6 +6,8 @@ The interpreter takes another path through ``expert_weights`` and no GPU is here
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -54,12 +56,12 @@ def _seeded() -> torch.Generator:
 def _decoded(weights: ExpertWeights) -> Tensor:
     """``[experts, rows, channels]`` float32: every plane through the instructions of the kernel, times the factor."""
     words, scales = weights.words.long() & _WORD, (weights.scales.long() & _WORD).unsqueeze(-1)
-    factors = [_run(expert_weights._FACTOR.value, [None, scales, 0x4040 + 0x0101 * plane])[0] for plane in range(4)]
+    factors = [_run(expert_weights.FACTOR.value, [None, scales, 0x4040 + 0x0101 * plane])[0] for plane in range(4)]
     if words.shape[3] == 1:
-        halves = _run(expert_weights._FP4_PLANES.value, [*[None] * 8, words[:, :, :, 0], *factors])
+        halves = _run(expert_weights.FP4_PLANES.value, [*[None] * 8, words[:, :, :, 0], *factors])
     else:
-        low = _run(expert_weights._FP8_PLANES.value, [*[None] * 4, words[:, :, :, 0], *factors[:2]])
-        halves = low + _run(expert_weights._FP8_PLANES.value, [*[None] * 4, words[:, :, :, 1], *factors[2:]])
+        low = _run(expert_weights.FP8_PLANES.value, [*[None] * 4, words[:, :, :, 0], *factors[:2]])
+        halves = low + _run(expert_weights.FP8_PLANES.value, [*[None] * 4, words[:, :, :, 1], *factors[2:]])
     planes = [torch.stack(pair, -1).flatten(-2) for pair in zip(halves[::2], halves[1::2], strict=True)]
     numbers = _float(torch.cat(planes, -1)).movedim(2, 3).flatten(3).flatten(1, 2)
     return numbers * weights.factors[:, None, None]
@@ -67,7 +69,7 @@ def _decoded(weights: ExpertWeights) -> Tensor:
 
 def _run(text: str, operands: list[Tensor | int | None]) -> list[Tensor]:
     """Carry out PTX on 32-bit numbers in int64 tensors; operands that are None are results, given back in order."""
-    values: dict[str, Tensor | int] = {f"${n}": v for n, v in enumerate(operands) if v is not None}
+    values: dict[str, Any] = {f"${n}": v for n, v in enumerate(operands) if v is not None}
     for line in text.strip("{} \n").split(";"):
         name, _, rest = line.strip().partition(" ")
         if not name or name == ".reg":
@@ -105,7 +107,7 @@ def _and_or(a: Tensor, b: int, c: Tensor, table: int) -> Tensor:
     return (a & b) | c
 
 
-_INSTRUCTIONS = {
+_INSTRUCTIONS: dict[str, Callable[..., Tensor]] = {
     "and.b32": lambda a, b: a & b,
     "shl.b32": lambda a, b: (a << b) & _WORD,
     "shr.b32": lambda a, b: a >> b,

@@ -61,7 +61,7 @@ def test_float32_agrees_in_every_tensor_up_to_undecided_roundings(
     if found:
         run = workshop.replayed(file, exact)
         assert run.roundings.num_wrong == 0, "a rounding of the exact run is not among those that noise may cause"
-        # The first run rounds with native ops, this one with their references: each may decide a near-tie by its own noise.
+        # The first run rounds with native ops, this one with their references: each decides near-ties by its own noise.
         assert run.roundings.num_undecided > 0, f"no rounding is undecided, and yet: {found}"
         found = problems(compare_with(file, run.tensors))
 
