@@ -54,10 +54,14 @@ def main() -> int:
     print(model.report.table())
     steps: list[dict[str, Any]] = []
     for measure, sizes in _steps(args):
-        steps.append(measure(model, ceilings, *sizes))
+        try:
+            steps.append(measure(model, ceilings, *sizes))
+        except RuntimeError as error:  # what was measured before must not be lost, for example to a lack of memory
+            print(f"{measure.__name__} {sizes}: FAILED {str(error)[:500]}", flush=True)
+            continue
         print_step(steps[-1])
-    if args.json:
-        args.json.write_text(json.dumps(result(model, ceilings, steps), indent=1) + "\n", encoding="utf-8")
+        if args.json:
+            args.json.write_text(json.dumps(result(model, ceilings, steps), indent=1) + "\n", encoding="utf-8")
     if args.plot:
         from slice_plot import plot_roofline
 
