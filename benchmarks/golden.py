@@ -2,8 +2,8 @@
 
     python benchmarks/golden.py [--json benchmarks/results/golden_cpu_202611.json]
 
-Two runs of each file on the CPU backend: float64 with the roundings of the golden run, and float32 as it is (and, where
-it rounds a near-tie the other way, with the roundings of the float64 run). What counts as agreement is what
+Two runs of each file: float64 on the CPU with the roundings of the golden run, and float32 on the backend asked for (and,
+where it rounds a near-tie the other way, with the roundings of the float64 run). What counts as agreement is what
 ``tests/golden_agreement`` demands. Exits with 1 when a tensor is outside its tolerance.
 """
 
@@ -37,8 +37,9 @@ def main() -> int:
     """Run every file and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the result to this file")
+    parser.add_argument("--accelerator", default="cpu", help="backend of the float32 runs (default cpu)")
     args = parser.parse_args()
-    workshop, start = Workshop(), time.monotonic()
+    workshop, start = Workshop(accelerator=args.accelerator), time.monotonic()
     results = {file.id: measure(workshop, file) for file in FILES}
     seconds = time.monotonic() - start
     for arithmetic, title in (("f64", "float64, roundings of the golden run"), ("f32", "float32, as it is")):

@@ -15,8 +15,18 @@ if TYPE_CHECKING:
     from deepinfer_core.llm import LLM
     from deepinfer_core.outputs import CompletionOutput, RequestOutput
     from deepinfer_core.sampling_params import SamplingParams
+    from deepinfer_core.structured_outputs_params import StructuredOutputsParams
 
-__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "EngineConfig", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "CompletionOutput",
+    "EngineConfig",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+]
 
 _HOMES = {
     "LLM": "deepinfer_core.llm",
@@ -25,6 +35,7 @@ _HOMES = {
     "EngineConfig": "deepinfer_core.config.engine",
     "RequestOutput": "deepinfer_core.outputs",
     "SamplingParams": "deepinfer_core.sampling_params",
+    "StructuredOutputsParams": "deepinfer_core.structured_outputs_params",
 }
 
 

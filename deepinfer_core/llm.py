@@ -64,6 +64,11 @@ class LLM:
         """Which ops run natively, as steps, or by the reference."""
         return self._opened.opened.model.report
 
+    @property
+    def llm_engine(self) -> Engine:
+        """The engine, for who adds requests and makes steps himself; no other call may run meanwhile."""
+        return self._engine
+
     def statistics(self) -> EngineStatistics:
         """Sequences that wait and run, tokens generated, preemptions, errors, free memory."""
         return self._engine.statistics()

@@ -67,6 +67,10 @@ class RequestMetrics:
         finished_time: It ended.
         num_cached_tokens: Tokens of its prompt that were in the cache when it was first scheduled.
         num_preemptions: How often it lost its cache memory and was computed anew.
+        num_output_tokens: Tokens of its longest completion so far; 0 also where the engine does not say.
+        inter_token_latencies: Seconds between tokens that came one after the other (ITL), of all completions, one
+            completion after the other. Tokens that came together count once. In the last record only, and empty where
+            the engine does not take them down.
     """
 
     arrival_time: float
@@ -76,6 +80,8 @@ class RequestMetrics:
     finished_time: float | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_output_tokens: int = 0
+    inter_token_latencies: tuple[float, ...] = ()
 
     @property
     def queue_time_s(self) -> float | None:
@@ -98,9 +104,33 @@ class RequestMetrics:
         return _between(self.first_token_time, self.last_token_time)
 
     @property
+    def inference_time_s(self) -> float | None:
+        """From its first step to its latest token."""
+        return _between(self.first_scheduled_time, self.last_token_time)
+
+    @property
+    def time_per_output_token_s(self) -> float | None:
+        """Mean time from token to token after the first (TPOT); None with fewer than two.
+
+        With several completions the longest is counted, over the time in which any of them had tokens.
+        """
+        decode = self.decode_time_s
+        return None if decode is None or self.num_output_tokens < 2 else decode / (self.num_output_tokens - 1)
+
+    @property
     def total_time_s(self) -> float | None:
         """From its arrival to its end."""
         return _between(self.arrival_time, self.finished_time)
+
+    @property
+    def queue_s(self) -> float | None:
+        """The short name of :attr:`queue_time_s`."""
+        return self.queue_time_s
+
+    @property
+    def e2e_s(self) -> float | None:
+        """From its arrival to its end (E2E), the short name of :attr:`total_time_s`."""
+        return self.total_time_s
 
 
 def _between(start: float | None, end: float | None) -> float | None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, TypeGuard
 
 from deepinfer_core.errors import RequestError, describe
+from deepinfer_core.structured_outputs_params import StructuredOutputsParams, read_structured_outputs
 
 MAX_COMPLETIONS = 128
 """The most completions of one request."""
@@ -65,6 +66,8 @@ class SamplingParams:
         logit_bias: Token -> number in [-100, 100] added to its logit.
         allowed_token_ids: The only tokens that may be generated; None allows all.
         output_kind: What the records hold that come while the request runs.
+        structured_outputs: The language that the output must belong to, as parameters or as a mapping of their names;
+            None leaves it free.
         seq_seed: Another name of ``seed``.
         top_logprobs: Another name of ``logprobs``.
 
@@ -96,6 +99,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     allowed_token_ids: Sequence[int] | None = None
     output_kind: str = RequestOutputKind.CUMULATIVE
+    structured_outputs: StructuredOutputsParams | None = None
     seq_seed: InitVar[int | None] = None
     top_logprobs: InitVar[int | None] = None
 
@@ -138,6 +142,7 @@ class SamplingParams:
             ),
             "min_tokens": read.integer("min_tokens", self.min_tokens, 0, _LARGEST_INT32),
             "ignore_eos": read.flag("ignore_eos", self.ignore_eos),
+            "structured_outputs": read.structured_outputs("structured_outputs", self.structured_outputs),
             "stop": read.texts("stop", self.stop),
             "stop_token_ids": read.token_ids("stop_token_ids", self.stop_token_ids),
         }
@@ -165,6 +170,7 @@ class SamplingParams:
             "stop_token_ids": self.stop_token_ids,
             "logit_bias": tuple(self.logit_bias),
             "allowed_token_ids": self.allowed_token_ids or (),
+            **self._grammar_tokens(),
         }
         problems: list[str] = []
         for name, ids in named.items():
@@ -173,6 +179,17 @@ class SamplingParams:
                 problems.append(f"{name} names tokens {unknown[:5]}; this model has tokens 0 to {vocab_size - 1}")
         if problems:
             raise RequestError(describe("SamplingParams", problems))
+
+    def _grammar_tokens(self) -> dict[str, Sequence[int]]:
+        """Tokens that the structured output names."""
+        asked = self.structured_outputs
+        if asked is None:
+            return {}
+        bound = () if asked.bound_token_id is None else (asked.bound_token_id,)
+        return {
+            "structured_outputs.trigger_token_ids": asked.trigger_token_ids,
+            "structured_outputs.bound_token_id": bound,
+        }
 
 
 def _contradictions(plain: Mapping[str, Any], broken: set[str]) -> list[str]:
@@ -193,6 +210,11 @@ def _contradictions(plain: Mapping[str, Any], broken: set[str]) -> list[str]:
             {"n", "temperature"},
             n > 1 and plain["temperature"] == 0,
             f"n={n} with temperature=0 would give one completion {n} times; raise temperature or ask for n=1",
+        ),
+        (
+            {"ignore_eos", "structured_outputs"},
+            plain["ignore_eos"] and plain["structured_outputs"] is not None,
+            "ignore_eos goes on behind the end of a structured output, which would spoil it; leave one of the two out",
         ),
     ]
     return [problem for fields, is_wrong, problem in checks if is_wrong and not fields & broken]
@@ -292,6 +314,13 @@ class _Reader:
         tokens = self.token_ids(name, list(value))
         biases = [self.number(f"{name}[{token!r}]", value[token], -LARGEST_BIAS, LARGEST_BIAS) for token in value]
         return dict(zip(tokens, biases, strict=False))
+
+    def structured_outputs(self, name: str, value: Any) -> StructuredOutputsParams | None:
+        """Parameters, or a mapping of their names."""
+        found, problems = read_structured_outputs(value)
+        for problem in problems:
+            self._refuse(name, problem)
+        return found
 
     def _refuse(self, name: str, problem: str) -> None:
         self.broken.add(name)

@@ -72,6 +72,11 @@ def part_blocks(num_programs: int, blocks: int) -> int:
     return blocks
 
 
+def most_parts(num_heads: int) -> int:
+    """Parts of all rows together, where rows have parts: all their programs run at once."""
+    return int(_choices()["decode"]["programs_at_once"]) // attention_cut("decode", num_heads).head_programs(num_heads)
+
+
 @cache
 def _choices() -> dict[str, Any]:
     return tomllib.loads(_CHOICES.read_text(encoding="utf-8"))

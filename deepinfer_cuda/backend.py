@@ -35,7 +35,9 @@ class CudaBackend:
         """The interpreter has none: it records nothing and has no queue to wait for."""
         if is_interpreting():
             return Capabilities()
-        return Capabilities(graph_capture=True, no_sync_scope=True, pinned_memory=True, streams=True)
+        return Capabilities(
+            graph_capture=True, no_sync_scope=True, pinned_memory=True, streams=True, asynchronous=True
+        )
 
     def device(self, index: int = 0) -> Device:
         """The GPU with this index, or the interpreter.

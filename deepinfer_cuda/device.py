@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,18 @@ class CudaGraph:
 
     def replay(self) -> None:
         self.graph.replay()
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDownload:
+    """Copies into pinned memory, and the event behind them."""
+
+    tensors: tuple[Tensor, ...]
+    arrived: torch.cuda.Event
+
+    def wait(self) -> tuple[Tensor, ...]:
+        self.arrived.synchronize()
+        return self.tensors
 
 
 class CudaDevice:
@@ -60,6 +72,15 @@ class CudaDevice:
         staged = host if host.is_pinned() else host.contiguous().pin_memory()
         return staged.to(self._device, non_blocking=True)
 
+    def download(self, tensors: Sequence[Tensor]) -> CudaDownload:
+        """Copy into pinned memory on the current stream; torch reuses the memory once the copies were let go."""
+        host = tuple(torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in tensors)
+        for there, here in zip(tensors, host, strict=True):
+            here.copy_(there, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record(torch.cuda.current_stream(self._device))
+        return CudaDownload(host, arrived)
+
     def capture(self, work: Callable[[], None]) -> CudaGraph:
         """Record ``work`` on a stream of its own; tensors that it makes stay where they are for every replay.
 
@@ -83,6 +104,16 @@ class CudaDevice:
                 graph.capture_end()
         torch.cuda.current_stream(self._device).wait_stream(stream)
         return graph
+
+    def peak_bytes(self, work: Callable[[], object]) -> int:
+        """Call ``work`` and return the most bytes that it asked torch for and held at once, its result included."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_stats(self._device)["requested_bytes.all.current"]
+        result = work()
+        torch.cuda.synchronize(self._device)
+        del result
+        return int(torch.cuda.memory_stats(self._device)["requested_bytes.all.peak"]) - int(before)
 
     def no_sync(self) -> AbstractContextManager[None]:
         return _waiting_is_an_error()

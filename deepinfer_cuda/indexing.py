@@ -102,10 +102,8 @@ class Scores:
         levels = num_levels(width)
         if not levels:
             return Scores(values=values)
-        first = _padded(-(-width // _GROUP))
-        second = first if levels > 1 else 0
-        columns = first + (_padded(-(-width // _GROUP**2)) if second else 0)
-        maxima = torch.empty((num_rows, columns), dtype=torch.bfloat16, device=values.device)
+        maxima = torch.empty((num_rows, maxima_columns(width)), dtype=torch.bfloat16, device=values.device)
+        second = _padded(-(-width // _GROUP)) if levels > 1 else 0
         return Scores(values=values, maxima=maxima, second=second, levels=levels)
 
 
@@ -115,6 +113,11 @@ def num_levels(width: int) -> int:
     if width <= widest:
         return 0
     return 1 if width <= widest * _GROUP else 2
+
+
+def maxima_columns(width: int) -> int:
+    """Columns of the levels of maxima of a row of this width, one after the other; 0 where it needs none."""
+    return sum(_padded(-(-width // _GROUP**level)) for level in range(1, num_levels(width) + 1))
 
 
 def score_rows(

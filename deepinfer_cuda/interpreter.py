@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from deepinfer_core.backend.allocations import counted_peak
 from deepinfer_core.backend.device import MemoryInfo
 
 VARIABLE = "TRITON_INTERPRET"
@@ -19,6 +20,16 @@ VARIABLE = "TRITON_INTERPRET"
 def is_interpreting(environ: Mapping[str, str] = os.environ) -> bool:
     """True when kernels run in the interpreter in this process."""
     return environ.get(VARIABLE) == "1"
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopies:
+    """Copies that were made at once."""
+
+    tensors: tuple[Tensor, ...]
+
+    def wait(self) -> tuple[Tensor, ...]:
+        return self.tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +71,15 @@ class InterpretedDevice:
     def upload(self, host: Tensor) -> Tensor:
         return host.clone()
 
+    def download(self, tensors: Sequence[Tensor]) -> HostCopies:
+        return HostCopies(tuple(tensor.clone() for tensor in tensors))
+
     def capture(self, work: Callable[[], None]) -> RepeatedWork:
         return RepeatedWork(work)
+
+    def peak_bytes(self, work: Callable[[], object]) -> int:
+        """Call ``work`` and return the most bytes that its tensors held at once; NumPy's own copies do not count."""
+        return counted_peak(work)
 
     def no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -69,6 +69,23 @@ def recorded() -> Generator[list[Launch]]:
         _RECORD.reset(token)
 
 
+@contextmanager
+def nothing_started() -> Generator[None]:
+    """As :func:`recorded`, but launches are forgotten, and with them the tensors that they hold."""
+    token = _RECORD.set(_Forgotten())
+    try:
+        yield
+    finally:
+        _RECORD.reset(token)
+
+
+class _Forgotten(list[Launch]):
+    """Stays empty."""
+
+    def append(self, launch: Launch, /) -> None:
+        """Keep nothing."""
+
+
 def rows_of(tensor: Tensor) -> tuple[Tensor, int]:
     """A tensor whose last axis is dense, and the distance of its rows in elements (0 for a single row)."""
     dense = tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()

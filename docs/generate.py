@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from generator.configuration_page import configuration_pages
+from generator.metrics_page import metrics_pages
 from generator.op_pages import op_pages
 from generator.support_page import support_pages
 from pictures.cache import cache_picture
@@ -27,6 +28,7 @@ def pages() -> dict[str, str]:
         **op_pages(),
         **support_pages(),
         **configuration_pages(),
+        **metrics_pages(),
         "pictures/step.svg": step_picture(),
         "pictures/declaration.svg": declaration_picture(),
         "pictures/cache.svg": cache_picture(),

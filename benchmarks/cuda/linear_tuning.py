@@ -68,9 +68,10 @@ def _time_projection(projection: Projection, rows: list[int]) -> None:
     weights = [pack_fp8(random_weight(projection), projection.groups).payload for _ in range(projection.copies)]
     for count in rows:
         x = random_rows(count, projection.groups * projection.width)
+        result = torch.empty(count, projection.groups * projection.out, device="cuda", dtype=torch.bfloat16)
         chosen = product_tile("fp8", count, projection.out, projection.width, projection.groups)
         for tile in (chosen, *_candidates(chosen, FP8_CUTS.get(count, ()))):
-            works = [partial(fp8_product, x, weight, torch.bfloat16, tile) for weight in weights]
+            works = [partial(fp8_product, x, weight, result, tile) for weight in weights]
             _print_time(projection.name, count, tile, works)
 
 
@@ -78,9 +79,10 @@ def _time_head(rows: list[int]) -> None:
     head = torch.randn(VOCABULARY, HIDDEN, device="cuda", dtype=torch.bfloat16)
     for count in rows:
         x = torch.randn(count, HIDDEN, device="cuda", dtype=torch.bfloat16)
+        result = torch.empty(count, VOCABULARY, device="cuda")
         chosen = product_tile("dense", count, VOCABULARY, HIDDEN, 1)
         for tile in (chosen, *_candidates(chosen, HEAD_CUTS.get(count, ()))):
-            _print_time("head", count, tile, [partial(dense_product, x, head, 1, torch.float32, tile)])
+            _print_time("head", count, tile, [partial(dense_product, x, head, 1, result, tile)])
 
 
 def _candidates(chosen: ProductTile, cuts: tuple[Cut, ...]) -> Iterator[ProductTile]:

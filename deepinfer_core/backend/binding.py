@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from deepinfer_core.backend.interface import Backend, Implementation, PlanRequest
@@ -18,6 +19,7 @@ from deepinfer_core.ops.declare import CompositeOp, Op, Part
 from deepinfer_core.ops.limits import Site
 
 Pack = Callable[[Mapping[str, Any], Site], Mapping[str, Any]]
+Workspace = Callable[[PlanRequest, Site], int]
 
 
 @dataclass(slots=True)
@@ -28,12 +30,14 @@ class BoundOp:
         op: What it computes.
         run: The chosen callable with weights and attributes applied.
         planner: Makes the ``plan`` argument of a step, or None.
+        workspace: Bytes that a call takes besides its results, by the size of the step; None where nobody stated it.
     """
 
     op: Op[..., Any]
     run: Callable[..., Any]
     planner: Callable[[PlanRequest], Any] | None = None
     plan_value: Any = None
+    workspace: Callable[[PlanRequest], int] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.planner is not None:
@@ -51,6 +55,7 @@ class _Choice:
     pack: Pack
     planner: Callable[[PlanRequest], Any] | None
     row_invariant: bool
+    workspace: Workspace | None = None
 
 
 @dataclass
@@ -58,12 +63,23 @@ class Binder:
     """Binds call sites of one model to one backend and keeps the record.
 
     The graph asks for ops while it is built; :meth:`finish` raises if the policy was broken anywhere.
+
+    Attributes:
+        backend: Whose table is asked.
+        policy: What is accepted besides native implementations.
+        dtype: Element type in which activations flow.
+        device_index: Which of the backend's devices.
+        row_invariant: Bind only what gives a row the same bits in any company.
+        bound: Every bound op, in the order of binding.
+        planned: Those of them that plan.
     """
 
     backend: Backend
     policy: FallbackPolicy = FallbackPolicy.ALLOW_REFERENCE
     dtype: str = "bf16"
     device_index: int = 0
+    row_invariant: bool = False
+    bound: list[BoundOp] = field(default_factory=list)
     planned: list[BoundOp] = field(default_factory=list)
     _record: dict[tuple[str, Outcome, str, bool], int] = field(default_factory=dict)
 
@@ -97,7 +113,9 @@ class Binder:
         def call(*args: Any, **kwargs: Any) -> Any:
             return run(*args, **fixed, **kwargs)
 
-        bound = BoundOp(op, call if fixed else run, choice.planner)
+        workspace = partial(choice.workspace, site=site) if choice.workspace is not None else None
+        bound = BoundOp(op, call if fixed else run, choice.planner, workspace=workspace)
+        self.bound.append(bound)
         if bound.planner is not None:
             self.planned.append(bound)
         return bound
@@ -106,18 +124,25 @@ class Binder:
         """The report; called when every call site is bound.
 
         Raises:
-            UnsupportedByBackend: The policy refuses some outcome; every such op is listed.
+            UnsupportedByBackend: The policy refuses some outcome, or a row-invariant implementation is asked for and
+                there is none; every such op is listed.
         """
         rows = [
             Row(name, outcome, reason, sites, invariant)
             for (name, outcome, reason, invariant), sites in sorted(self._record.items())
         ]
-        refused = [r for r in rows if not self.policy.accepts(r.outcome)]
-        if refused:
-            problems = [
-                f"{r.op} would run as {r.outcome} ({r.reason}); policy {self.policy.value!r} refuses it"
-                for r in refused
+        problems = [
+            f"{r.op} would run as {r.outcome} ({r.reason}); policy {self.policy.value!r} refuses it"
+            for r in rows
+            if not self.policy.accepts(r.outcome)
+        ]
+        if self.row_invariant:
+            problems += [
+                f"{r.op} would run as {r.outcome} ({r.reason}), which is not row-invariant; batch_invariant needs that"
+                for r in rows
+                if not r.row_invariant
             ]
+        if problems:
             raise UnsupportedByBackend(self.backend.name, problems)
         name = self._facts.get("name", "unknown device")
         return BindingReport(self.backend.name, name, self.policy.value, tuple(rows))
@@ -131,16 +156,20 @@ class Binder:
     def _choose(self, op: Op[..., Any], site: Site) -> _Choice:
         native, why = self._native(op, site)
         if native is not None:
-            return _Choice("native", native.note, native.run, native.pack or _keep, native.plan, native.row_invariant)
+            invariant = is_row_invariant(op, native)
+            pack = native.pack or _keep
+            return _Choice("native", native.note, native.run, pack, native.plan, invariant, native.workspace)
         if isinstance(op, CompositeOp):
             return self._decompose(op, site, why)
-        return _Choice("reference", why, op.reference, _keep, None, False)
+        return _Choice("reference", why, op.reference, _keep, None, is_row_invariant(op, None))
 
     def _native(self, op: Op[..., Any], site: Site) -> tuple[Implementation | None, str]:
         """The first implementation whose limits hold, or the reasons why none does."""
         refusals: list[str] = []
         for implementation in self.backend.table.of(op):
             broken = [text for limit in implementation.limits if (text := limit.refusal(site))]
+            if self.row_invariant and not is_row_invariant(op, implementation):
+                broken.append("an implementation is not row-invariant")
             if not broken:
                 return implementation, ""
             refusals += broken
@@ -175,7 +204,24 @@ class Binder:
         planners = [c.planner for c in chosen.values() if c.planner is not None]
         require(len(planners) <= 1, f"{op.name}: {len(planners)} steps want a plan, but a composite hands on one")
         planner = planners[0] if planners else None
-        return _Choice(outcome, reason, run, pack, planner, all(c.row_invariant for c in chosen.values()))
+        invariant = is_row_invariant(op, None) or all(c.row_invariant for c in chosen.values())
+        return _Choice(outcome, reason, run, pack, planner, invariant)
+
+
+def is_row_invariant(op: Op[..., Any], implementation: Implementation | None) -> bool:
+    """Whether a row has the same bits in any company.
+
+    An implementation says so itself. Where an op is exact there is one right result, whoever computes it, the
+    reference included. An op without a row axis treats the rows of a sequence together: its results depend on that
+    sequence, and there is no company to speak of.
+
+    Args:
+        op: What is computed.
+        implementation: By what; None for the op's reference.
+    """
+    if implementation is not None and implementation.row_invariant:
+        return True
+    return op.tolerance.kind == "exact" or not (op.row_axis or op.parts)
 
 
 def _part_site(part: Part, site: Site) -> Site:

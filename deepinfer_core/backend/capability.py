@@ -14,11 +14,13 @@ class Capabilities:
         no_sync_scope: ``Device.no_sync`` really raises when the host waits for the device.
         pinned_memory: Host memory can be pinned for asynchronous copies.
         streams: Work on two streams can overlap.
-        batch_invariant: Every op the text graph needs is row-invariant.
+        asynchronous: Ops return before their work is done, so that the host can prepare the next step meanwhile.
+        batch_invariant: Every op the text graph needs has an implementation that is row-invariant.
     """
 
     graph_capture: bool = False
     no_sync_scope: bool = False
     pinned_memory: bool = False
     streams: bool = False
+    asynchronous: bool = False
     batch_invariant: bool = False

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +56,14 @@ class CapturedGraph(Protocol):
         ...
 
 
+class Download(Protocol):
+    """Copies that are on their way to the host."""
+
+    def wait(self) -> tuple[Tensor, ...]:
+        """Block until they have arrived and return them; more calls return the same."""
+        ...
+
+
 class Device(Protocol):
     """One device. Tensors made here are zero-filled unless said otherwise."""
 
@@ -81,10 +89,29 @@ class Device(Protocol):
         """Copy a host tensor to the device, asynchronously where pinned memory exists."""
         ...
 
+    def download(self, tensors: Sequence[Tensor]) -> Download:
+        """Copy tensors to the host behind the work queued so far; the host does not wait for them here.
+
+        Work that is queued later may overwrite the tensors.
+        """
+        ...
+
     def capture(self, work: Callable[[], None]) -> CapturedGraph:
         """Record ``work``, which has run before; backends without capture return a graph that calls it."""
         ...
 
     def no_sync(self) -> AbstractContextManager[None]:
         """A scope in which waiting for the device raises, where ``Capabilities.no_sync_scope`` says so."""
+        ...
+
+
+@runtime_checkable
+class MeasuresAllocations(Protocol):
+    """A device that can tell how much memory work takes; the kit then compares that with what was declared."""
+
+    def peak_bytes(self, work: Callable[[], object]) -> int:
+        """Call ``work`` once, wait for it, and return the most bytes that were asked for and held at once.
+
+        The result of ``work`` counts; what an allocator adds to round a size does not.
+        """
         ...

@@ -59,6 +59,9 @@ class Implementation:
         plan: Prepares one step (once per step, outside graph capture); None when nothing is prepared.
         row_invariant: A row's bits do not depend on the other rows or on its place among them.
         note: One line for the support matrix.
+        workspace: Bytes of device memory that a call asks for besides those of its results, the most that are held at
+            once by any step of at most the given size; it never shrinks when a size grows. None states nothing, and
+            the report of the memory says so. ``pack`` and what ``plan`` returns are not in it.
     """
 
     run: Callable[..., Any]
@@ -67,6 +70,13 @@ class Implementation:
     plan: Callable[[PlanRequest], Any] | None = None
     row_invariant: bool = False
     note: str = ""
+    workspace: Callable[[PlanRequest, Site], int] | None = None
+
+
+def no_workspace(request: PlanRequest, site: Site) -> int:
+    """The statement of an implementation that asks for nothing but its results."""
+    del request, site
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

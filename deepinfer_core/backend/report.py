@@ -18,7 +18,7 @@ class Row:
         outcome: How it is run.
         reason: Why it is not native; for native rows the implementation's note.
         sites: How many call sites share this row.
-        row_invariant: What the implementation declares (references: not claimed).
+        row_invariant: Whether a row has the same bits in any company (``binding.is_row_invariant``).
     """
 
     op: str

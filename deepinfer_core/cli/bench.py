@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deepinfer_core.cli.bench_report import BenchRun, as_json, lines, title
 from deepinfer_core.cli.model_options import add_engine_options, add_model_options, open_llm
 from deepinfer_core.cli.output_file import check_outputs, write_json
-from deepinfer_core.cli.parsing import add_output_options, positive, whole_number, whole_numbers
+from deepinfer_core.cli.parsing import add_output_options, positive, rate, whole_number, whole_numbers
 from deepinfer_core.cli.progress import track
 from deepinfer_core.cli.subparsers import Subparsers
-from deepinfer_core.cli.table import columns
 from deepinfer_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from deepinfer_core.backend.report import BindingReport
     from deepinfer_core.engine.batch_file import PromptLine
     from deepinfer_core.engine.benchmark import Measurement
+    from deepinfer_core.engine.benchmark_goals import Goal
     from deepinfer_core.llm import LLM
     from deepinfer_core.sampling_params import SamplingParams
 
 BENCHMARKS = {
-    "throughput": "all requests at once: requests and tokens in a second",
+    "throughput": "all requests at once, or at a rate: requests and tokens in a second",
     "latency": "one request after the other: time to the first token and from token to token",
 }
-_NAMES = {
-    "first_token_s": "to the first token (TTFT)",
-    "token_s": "per token after it (TPOT)",
-    "gap_s": "from token to token (ITL)",
-    "total_s": "whole request",
-}
-_SHOWN = ("p50", "p90", "p99", "mean", "max")
 DEFAULT_NUM_REQUESTS = {"throughput": 64, "latency": 8}
 
 _EPILOG = """\
@@ -42,21 +34,12 @@ examples:
   deepinfer bench throughput tiny --num-requests 32 --input-len 64,256 --output-len 32 --json result.json
   deepinfer bench latency tiny --input-len 512 --output-len 64 --png latency.png
   deepinfer bench throughput tiny --file prompts.txt --output-len 32
+  deepinfer bench throughput tiny --request-rate 4 --max-concurrency 16 --goodput ttft:500 tpot:50
 
 Prompts are random tokens, the same for a seed on every machine, or come from a file as 'deepinfer generate --file'
 reads it. Every request generates exactly --output-len tokens. Warm-up requests come first and are not counted. Exit
-code 1 means that requests failed.
+code 1 means that requests failed. With --request-rate or --max-concurrency a request's times begin when it is sent.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """What was measured and with what."""
-
-    benchmark: str
-    measurement: Measurement
-    configuration: Mapping[str, Any]
-    binding: BindingReport
 
 
 def register(subparsers: Subparsers) -> None:
@@ -108,15 +91,41 @@ def _add_options(parser: argparse.ArgumentParser, num_requests: int) -> None:
         "--warmup", type=whole_number, default=1, metavar="N", help="requests before those that count (default 1)"
     )
     parser.add_argument("--seed", type=whole_number, default=0, metavar="S", help="of prompts and sampling (default 0)")
+    _add_load_options(parser)
     add_output_options(parser)
     parser.add_argument("--png", type=Path, metavar="FILE", help="also draw how the times are distributed")
+
+
+def _add_load_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--request-rate",
+        type=rate,
+        metavar="R",
+        help="requests that arrive in a second, on average, at random times (default inf: all at once); of throughput",
+    )
+    parser.add_argument(
+        "--max-concurrency",
+        type=positive,
+        metavar="N",
+        help="unfinished requests at once; more are sent when others have ended (default: no limit); of throughput",
+    )
+    parser.add_argument(
+        "--goodput",
+        nargs="+",
+        default=[],
+        metavar="KIND:MS",
+        help="also count the requests that keep these limits in milliseconds; kinds are ttft, tpot and e2e",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
     from deepinfer_core.engine.benchmark import fixed_length
+    from deepinfer_core.engine.benchmark_goals import KINDS, parse_goals
     from deepinfer_core.engine.benchmark_plot import plot_times, require_plotting
 
+    goals = parse_goals(args.goodput)
+    _check_load(args)
     check_outputs({"--json": args.json, "--png": args.png}, overwrite=args.overwrite)
     if args.png:
         require_plotting()
@@ -124,17 +133,19 @@ def run(args: argparse.Namespace) -> int:
     with open_llm(args) as llm:
         prompts = _prompts(args, llm)
         measurement = _measure(args, llm, prompts, params)
-        done = _Run(
+        done = BenchRun(
             benchmark=args.benchmark,
             measurement=measurement,
-            configuration=_configuration(args, len(prompts), llm),
+            goals=goals,
+            configuration=_configuration(args, len(prompts), llm, goals),
             binding=llm.binding_report,
         )
-    print("\n".join(_lines(done)))
+    print("\n".join(lines(done)))
     if args.json:
-        write_json(args.json, _as_json(done))
+        write_json(args.json, as_json(done))
     if args.png:
-        plot_times(measurement.times, _title(done), args.png)
+        limits = {KINDS[goal.kind]: goal.limit_s for goal in goals}
+        plot_times(measurement.times, title(done), args.png, limits)
     return 1 if measurement.num_failed else 0
 
 
@@ -142,12 +153,29 @@ def _measure(
     args: argparse.Namespace, llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams
 ) -> Measurement:
     from deepinfer_core.engine.benchmark import measure_latency, measure_throughput
+    from deepinfer_core.engine.benchmark_load import Load, measure_load
 
     if args.warmup:
         measure_throughput(llm, [prompts[n % len(prompts)] for n in range(args.warmup)], params, seed=args.seed)
     if args.benchmark == "latency":
         return measure_latency(llm, prompts, params, seed=args.seed, track=track)
+    if _is_load(args):
+        load = Load(request_rate=args.request_rate or math.inf, max_concurrency=args.max_concurrency)
+        return measure_load(llm.llm_engine, prompts, params, load, seed=args.seed)
     return measure_throughput(llm, prompts, params, seed=args.seed, progress=True)
+
+
+def _is_load(args: argparse.Namespace) -> bool:
+    return args.request_rate is not None or args.max_concurrency is not None
+
+
+def _check_load(args: argparse.Namespace) -> None:
+    """Latency sends one request after the other, so there is no load to choose."""
+    if args.benchmark == "latency" and _is_load(args):
+        raise ConfigError(
+            "--request-rate and --max-concurrency are of throughput; latency sends one request after the other",
+            source="bench latency",
+        )
 
 
 def _prompts(args: argparse.Namespace, llm: LLM) -> Sequence[Sequence[int]]:
@@ -178,7 +206,7 @@ def _encoded(line: PromptLine, llm: LLM) -> Sequence[int]:
     return line.prompt["prompt_token_ids"] if isinstance(line.prompt, Mapping) else llm.encode(line.prompt)
 
 
-def _configuration(args: argparse.Namespace, num_requests: int, llm: LLM) -> dict[str, Any]:
+def _configuration(args: argparse.Namespace, num_requests: int, llm: LLM, goals: Sequence[Goal]) -> dict[str, Any]:
     """Every choice of the run: of the measurement and of the engine, with its source."""
     from deepinfer_core.cli.describe import setting_values
 
@@ -189,58 +217,10 @@ def _configuration(args: argparse.Namespace, num_requests: int, llm: LLM) -> dic
         "file": str(args.file) if args.file is not None else None,
         "output_len": args.output_len,
         "temperature": args.temperature,
+        "request_rate": None if args.request_rate == math.inf else args.request_rate,
+        "max_concurrency": args.max_concurrency,
+        "goodput_ms": {goal.kind: 1000 * goal.limit_s for goal in goals},
         "warmup": args.warmup,
         "seed": args.seed,
         "settings": setting_values(llm.settings),
-    }
-
-
-def _title(run: _Run) -> str:
-    configuration, report = run.configuration, run.binding
-    lengths = ",".join(map(str, configuration["input_len"] or ())) or "tokens of a file"
-    return (
-        f"{run.benchmark} of {configuration['model']} on {report.backend} ({report.device}): "
-        f"{configuration['num_requests']} requests, {lengths} in, {configuration['output_len']} out"
-    )
-
-
-def _lines(run: _Run) -> Iterator[str]:
-    from deepinfer_core.engine.benchmark import summaries
-
-    measurement = run.measurement
-    yield _title(run)
-    failed = f", {measurement.num_failed} of them failed" if measurement.num_failed else ""
-    yield f"{len(measurement.requests)} requests in {measurement.duration_s:.2f} s{failed}"
-    rates = [
-        (f"  {name.removesuffix('_per_s').replace('_', ' ')}/s", f"{v:,.2f}") for name, v in measurement.rates.items()
-    ]
-    yield from columns(rates, right=(1,))
-    rows: list[Sequence[str]] = [("milliseconds", *_SHOWN)]
-    for kind, summary in summaries(measurement).items():
-        rows.append((f"  {_NAMES[kind]}", *(f"{1000 * summary[name]:,.2f}" for name in _SHOWN)))
-    yield from columns(rows, right=range(1, len(_SHOWN) + 1))
-    errors = sorted({request.error for request in measurement.requests if request.error})
-    yield from (f"failed: {error}" for error in errors)
-    yield run.binding.summary()
-
-
-def _as_json(run: _Run) -> dict[str, Any]:
-    from deepinfer_core.engine.benchmark import summaries
-    from deepinfer_core.engine.machine import describe_machine, describe_versions
-
-    measurement = run.measurement
-    return {
-        "benchmark": run.benchmark,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "configuration": run.configuration,
-        "machine": describe_machine(),
-        "versions": describe_versions(run.binding.backend),
-        "binding": run.binding.as_json(),
-        "results": {
-            "duration_s": measurement.duration_s,
-            "num_failed": measurement.num_failed,
-            **measurement.rates,
-            **summaries(measurement),
-        },
-        "requests": [asdict(request) for request in measurement.requests],
     }

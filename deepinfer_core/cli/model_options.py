@@ -20,6 +20,7 @@ _SETTINGS = (
     "max_num_seqs",
     "max_num_batched_tokens",
     "chunked_prefill",
+    "batch_invariant",
     "kv_cache_memory_gib",
 )
 """Settings of the engine that have an option; what is not given is left to environment and settings file."""
@@ -47,6 +48,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--chunked-prefill",
         action=argparse.BooleanOptionalAction,
         help="spread long prompts over several steps (default: yes)",
+    )
+    parser.add_argument(
+        "--batch-invariant",
+        action=argparse.BooleanOptionalAction,
+        help="the same tokens whatever else runs beside a request; refused where an op cannot promise it (default: no)",
     )
     parser.add_argument(
         "--kv-cache-memory-gib", type=float, metavar="M", help="memory for caches (default: a share of what is free)"

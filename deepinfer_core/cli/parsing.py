@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,21 @@ def whole_number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
     return int(text)
+
+
+def rate(text: str) -> float:
+    """A number above 0, or ``inf``.
+
+    Raises:
+        argparse.ArgumentTypeError: As :func:`positive`.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, or inf")
+    return value
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.errors import ConfigError, nearest
 
 LOAD_FORMATS = ("auto", "dummy")
+OVERLAP = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,16 @@ class EngineConfig:
         max_prefill_steps_in_a_row: Prefill steps before the running sequences get a decode step; more make batches
             grow sooner and running answers pause longer.
         arrivals_per_priority: Later arrivals that one step of priority may overtake.
+        step_policy: ``alternating``: a step either reads prompts or decodes; ``mixed``: every step decodes, and reads
+            prompts with the rows that are left.
+        max_chunk_tokens: Rows of one prompt in one step; 0 for as many as the step has.
+        max_prefill_delay_ms: Milliseconds for which new prompts may wait for others while sequences run, so that they
+            are read together. An idle engine starts a prompt at once.
+        max_num_waiting: Requests' sequences that may wait for memory; more are refused. 0 for any number.
+        overlap: Whether a step is launched before the tokens of the one before it are known: ``on``, ``off``, or
+            ``auto`` for where the device works behind the host. The tokens are the same.
+        batch_invariant: A sequence's tokens do not depend on which others run beside it; ops that cannot promise
+            that are refused.
         kv_cache_memory_gib: Memory for compressed entries; 0 takes a share of what is free.
         seed: Source of the seeds of requests that bring none; None makes them differ from run to run.
 
@@ -54,6 +65,12 @@ class EngineConfig:
     headroom_blocks: int = 1
     max_prefill_steps_in_a_row: int = 2
     arrivals_per_priority: int = 1000
+    step_policy: str = "alternating"
+    max_chunk_tokens: int = 0
+    max_prefill_delay_ms: int = 0
+    max_num_waiting: int = 0
+    overlap: str = "auto"
+    batch_invariant: bool = False
     kv_cache_memory_gib: float = 0.0
     seed: int | None = field(default=0)
 
@@ -67,7 +84,7 @@ class EngineConfig:
             raise ConfigError(problems, source="engine")
 
     def _wrong_names(self) -> list[str]:
-        allowed = {"numerics": tuple(VARIANTS), "load_format": LOAD_FORMATS}
+        allowed = {"numerics": tuple(VARIANTS), "load_format": LOAD_FORMATS, "overlap": OVERLAP}
         values = {name: getattr(self, name) for name in allowed}
         return [
             f"{name}={value!r} is unknown; choose one of {', '.join(allowed[name])}{nearest(str(value), allowed[name])}"
@@ -95,4 +112,8 @@ class EngineConfig:
             headroom_blocks=self.headroom_blocks,
             max_prefill_steps_in_a_row=self.max_prefill_steps_in_a_row,
             arrivals_per_priority=self.arrivals_per_priority,
+            step_policy=self.step_policy,
+            max_chunk_tokens=self.max_chunk_tokens,
+            max_prefill_delay_ms=self.max_prefill_delay_ms,
+            max_num_waiting=self.max_num_waiting,
         )

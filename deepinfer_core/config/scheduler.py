@@ -7,6 +7,9 @@ from dataclasses import dataclass, fields
 from deepinfer_core.errors import ConfigError
 
 
+STEP_POLICIES = ("alternating", "mixed")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """What a step may hold, how long a sequence may become, and what the default policy prefers.
@@ -20,6 +23,12 @@ class SchedulerConfig:
         headroom_blocks: Blocks that admission leaves free for each admitted sequence that may still grow.
         max_prefill_steps_in_a_row: Prefill steps before the running sequences get a decode step.
         arrivals_per_priority: Later arrivals that one step of priority may overtake; bounds how long anybody waits.
+        step_policy: ``alternating``: a step either reads prompts or decodes; ``mixed``: every step decodes, and reads
+            prompts with the rows that are left.
+        max_chunk_tokens: Rows of one prompt in one step; 0 for as many as the step has.
+        max_prefill_delay_ms: Milliseconds for which new prompts may wait for others while sequences run, so that they
+            are read together. An idle engine starts a prompt at once.
+        max_num_waiting: Sequences that may wait for memory; more are refused. 0 for any number.
 
     Raises:
         ConfigError: A value is not allowed, or two contradict each other; all problems are listed.
@@ -32,6 +41,10 @@ class SchedulerConfig:
     headroom_blocks: int = 1
     max_prefill_steps_in_a_row: int = 2
     arrivals_per_priority: int = 1000
+    step_policy: str = "alternating"
+    max_chunk_tokens: int = 0
+    max_prefill_delay_ms: int = 0
+    max_num_waiting: int = 0
 
     def __post_init__(self) -> None:
         problems = self._wrong_values() or self._contradictions()
@@ -39,11 +52,19 @@ class SchedulerConfig:
             raise ConfigError(problems, source="scheduler")
 
     def _wrong_values(self) -> list[str]:
-        least = {"max_model_len": 2, "headroom_blocks": 0}
+        least = {
+            "max_model_len": 2,
+            "headroom_blocks": 0,
+            "max_chunk_tokens": 0,
+            "max_prefill_delay_ms": 0,
+            "max_num_waiting": 0,
+        }
         values: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
         problems: list[str] = []
         if not isinstance(values.pop("chunked_prefill"), bool):
             problems.append(f"chunked_prefill={self.chunked_prefill!r} must be true or false")
+        if values.pop("step_policy") not in STEP_POLICIES:
+            problems.append(f"step_policy={self.step_policy!r} is unknown; choose one of {', '.join(STEP_POLICIES)}")
         for name, value in values.items():
             low = least.get(name, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
@@ -51,9 +72,16 @@ class SchedulerConfig:
         return problems
 
     def _contradictions(self) -> list[str]:
+        problems: list[str] = []
+        if self.max_chunk_tokens and not self.chunked_prefill:
+            problems.append(
+                f"max_chunk_tokens={self.max_chunk_tokens} splits prompts, but chunked_prefill is off; turn it on, or "
+                "leave max_chunk_tokens at 0"
+            )
         if self.max_num_batched_tokens >= self.max_num_seqs:
-            return []
+            return problems
         return [
+            *problems,
             f"max_num_batched_tokens={self.max_num_batched_tokens} is less than max_num_seqs={self.max_num_seqs}, "
-            "but a decode step has a row for every running sequence; raise the first or lower the second"
+            "but a decode step has a row for every running sequence; raise the first or lower the second",
         ]

@@ -80,8 +80,12 @@ class Call:
         """The step that this call could be part of."""
         rows = self.sizes.get("T", self.sizes.get("B", 1))
         sequences = self.sizes.get("B", rows)
+        entries = self.sizes.get("J", 0) * self.sizes.get("P", 0)  # the block table may have room for more than is used
         return PlanRequest(
-            rows=rows, sequences=sequences, max_context=_longest(self.inputs()), prefill=rows > sequences
+            rows=rows,
+            sequences=sequences,
+            max_context=max(_longest(self.inputs()), entries),
+            prefill=rows > sequences,
         )
 
     def with_rows(self, chosen: Tensor, axis: str = "") -> Call:

@@ -109,6 +109,30 @@ def _upload_is_a_copy(subject: Subject) -> None:
     compare_bits(there.cpu(), torch.arange(1000), "uploaded tensor after the host's was overwritten")
 
 
+def _download_keeps_every_bit(subject: Subject) -> None:
+    """Of all element types and of tensors that are not dense."""
+    generator = torch.Generator().manual_seed(0)
+    for name, dtype in TORCH_DTYPES.items():
+        host = torch.randint(0, 2, (4, 6), generator=generator).to(dtype)
+        there = subject.device.upload(host)
+        found, turned = subject.device.download([there, there.t()]).wait()
+        expect(found.device.type == "cpu", f"download of {name} lands on {found.device}")
+        compare_bits(found, host, f"download of {name}")
+        compare_bits(turned, host.t(), f"download of transposed {name}")
+
+
+def _download_is_a_copy_of_that_moment(subject: Subject) -> None:
+    """Work queued before it is in it, work queued after it is not, and waiting twice is harmless."""
+    there = torch.zeros(1000, device=subject.device.torch_device)
+    for _ in range(100):
+        there += 1
+    download = subject.device.download([there])
+    there.zero_()
+    for _ in range(2):
+        [found] = download.wait()
+        compare_bits(found, torch.full((1000,), 100.0), "downloaded tensor after the device's was overwritten")
+
+
 def _synchronize_waits(subject: Subject) -> None:
     """After it, work queued before is done."""
     counter = torch.zeros(1, device=subject.device.torch_device)
@@ -140,6 +164,8 @@ def _waiting_raises_where_it_is_forbidden(subject: Subject) -> None:
     there = subject.device.upload(torch.ones(4))
     with subject.device.no_sync():
         there = there + 1
+        download = subject.device.download([there])
+    expect(download.wait()[0].sum().item() == 8.0, "a download that was queued where waiting is forbidden is wrong")
     expect(there.sum().item() == 8.0, "waiting for the device fails after the scope was left")
     if not subject.backend.capabilities.no_sync_scope:
         return
@@ -169,6 +195,8 @@ _STATEMENTS: tuple[Callable[[Subject], None], ...] = (
     _total_memory_is_constant,
     _upload_keeps_every_bit,
     _upload_is_a_copy,
+    _download_keeps_every_bit,
+    _download_is_a_copy_of_that_moment,
     _synchronize_waits,
     _a_graph_reads_its_buffers_again,
     _waiting_raises_where_it_is_forbidden,

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from deepinfer_core.backend.binding import is_row_invariant
 from deepinfer_core.conformance.call import Call, calls
 from deepinfer_core.conformance.check import Check, expect
 from deepinfer_core.conformance.compare import compare_bits
@@ -44,25 +45,29 @@ def checks(subject: Subject) -> Iterator[Check]:
 
 def _claims(candidate: Candidate, call: Call) -> bool:
     """Whether the binding report would say that this way is row-invariant."""
-    if candidate.implementation is not None:
-        return candidate.implementation.row_invariant
-    if candidate.kind != "decomposed":
-        return False
+    if candidate.implementation is not None or candidate.kind == "reference":
+        return is_row_invariant(call.op, candidate.implementation)
     table = candidate.backend.table
     return all(table.of(part.op) and all(i.row_invariant for i in table.of(part.op)) for part in call.op.parts)
 
 
 def _capability_is_covered(subject: Subject) -> None:
-    """Whoever claims ``batch_invariant`` claims it of every implementation of every op with rows."""
+    """Whoever claims ``batch_invariant`` has, for each required case, a way that the binder takes when it is asked."""
     if not subject.backend.capabilities.batch_invariant:
         return
-    table = subject.backend.table
     lacking = [
         op.name
         for op in subject.catalogue
-        if op.row_axis and not op.parts and not (table.of(op) and all(i.row_invariant for i in table.of(op)))
+        if not op.parts and not all(_is_bound(subject, call) for call in calls(op) if call.case.required)
     ]
     expect(not lacking, f"batch_invariant is claimed, but no row-invariant implementation of {', '.join(lacking)}")
+
+
+def _is_bound(subject: Subject, call: Call) -> bool:
+    """Whether the backend has a row-invariant way to run a call: within its limits, or by an exact reference."""
+    site = call.site(subject.device.facts)
+    natives = [i for i in subject.backend.table.of(call.op) if not any(limit.refusal(site) for limit in i.limits)]
+    return any(is_row_invariant(call.op, i) for i in natives) or is_row_invariant(call.op, None)
 
 
 def _same_bits(subject: Subject, candidate: Candidate, call: Call, arrangement: str) -> str:

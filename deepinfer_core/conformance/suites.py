@@ -13,6 +13,7 @@ from deepinfer_core.conformance import (
     suite_limits,
     suite_ops,
     suite_properties,
+    suite_workspace,
 )
 from deepinfer_core.conformance.check import Check
 from deepinfer_core.conformance.subject import Subject
@@ -28,6 +29,7 @@ SUITES: Mapping[str, Suite] = {
     "invariance": suite_invariance.checks,
     "properties": suite_properties.checks,
     "capture": suite_capture.checks,
+    "workspace": suite_workspace.checks,
 }
 """Name (the first word of its checks' ids) -> suite, from single parts to whole flows."""
 

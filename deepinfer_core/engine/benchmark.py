@@ -1,4 +1,7 @@
-"""Measure a model: many requests at once for throughput, one after the other for latency."""
+"""Measure a model: many requests at once for throughput, one after the other for latency.
+
+Requests that come by themselves are in :mod:`~deepinfer_core.engine.benchmark_load`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from deepinfer_core.llm import LLM
     from deepinfer_core.outputs import RequestOutput
 
-PERCENTILES = (50, 90, 99)
+PERCENTILES = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +192,7 @@ def _times_of(output: RequestOutput) -> RequestTimes:
         first_token_s=metrics.time_to_first_token_s,
         token_s=(metrics.decode_time_s or 0.0) / num_gaps if num_gaps else None,
         total_s=metrics.total_time_s or 0.0,
+        gaps_s=metrics.inter_token_latencies,
     )
 
 

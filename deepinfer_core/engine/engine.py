@@ -1,4 +1,9 @@
-"""The loop: plan a step, run it, sample, apply, tell the requests."""
+"""The loop: plan a step, launch it, take the tokens of the one before it, sample, tell the requests.
+
+With overlap a step is planned and launched before the tokens of the one before it are known, so that the device has
+work while the host does its own (spec engine/03). What the requests have generated is known again when the step is
+sampled: masks, penalties and stops never lag behind.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from deepinfer_core.config.engine import EngineConfig
     from deepinfer_core.engine.opening import OpenedModel
     from deepinfer_core.engine.request import Request
-    from deepinfer_core.engine.step_runner import StepExecutor
+    from deepinfer_core.engine.step_runner import LaunchedStep, StepExecutor
     from deepinfer_core.outputs import RequestOutput
     from deepinfer_core.runtime.sampler import SampledToken
     from deepinfer_core.sampling_params import SamplingParams
@@ -74,12 +79,15 @@ class Engine:
         )
         executor: StepExecutor = Executor(model, model.allocate(num_blocks, config.max_num_seqs))
         executor = wrap_executor(executor) if wrap_executor is not None else executor
-        self._runner: StepRunner | None = StepRunner(model, executor)
+        self._overlaps = config.overlap == "on" or (config.overlap == "auto" and model.is_asynchronous)
+        self._runner: StepRunner | None = StepRunner(model, executor, feeds_back=self._overlaps)
+        self._launched: LaunchedStep | None = None
         self._intake = Intake(model.architecture, opened.tokenizer, self.scheduler.check, config.seed)
         self._sizes = num_blocks, config.max_num_seqs
         self._clock, self._nap = clock, nap
         self._requests: dict[str, Request] = {}
         self._counters = Counters()
+        self._is_idle = False
 
     @property
     def has_unfinished(self) -> bool:
@@ -176,22 +184,22 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """Run one step; returns what is new, as each request wants to be told, and each ended one exactly once.
 
-        When all that is left waits for leased memory, a step is a short nap: whoever calls in a loop does not spin.
+        With overlap, what is new comes from the step before the one that is launched here. When all that is left waits
+        for leased memory, a step is a short nap: whoever calls in a loop does not spin.
 
         An exception out of the model or the sampler ends the completions that were in the step. Only what is no error
-        of the step, such as an interrupt, leaves this call: then the step did not happen.
+        of the step, such as an interrupt, leaves this call: then no step in flight happened.
         """
         runner, now = self._opened_runner(), self._clock()
-        plan = self.scheduler.plan(now)
-        if plan is None:
-            ended = self._records(())
-            if not ended and self._requests:
-                self._nap(_NAP_S)
-            return ended
-        for entry in plan.entries:
-            self._requests[entry.sequence.request_id].note_scheduled(entry, now)
-        self._advance(plan, runner)
-        return self._records(plan.sampling_entries)
+        try:
+            touched = self._advance(runner, now)
+        except BaseException:
+            self._drop_steps()
+            raise
+        records = self._records(touched)
+        if not records and self._requests and self._is_idle:
+            self._nap(_NAP_S)
+        return records
 
     def run(self) -> Iterator[RequestOutput]:
         """Step until nothing is left."""
@@ -202,31 +210,76 @@ class Engine:
         """Abort everything and give the memory back; returns the last records. More calls do nothing."""
         for request_id in list(self._requests):
             self.abort(request_id)
+        self._drop_steps()
         self._runner = None
         return self._records(())
 
-    def _advance(self, plan: StepPlan, runner: StepRunner) -> None:
-        """Execute a plan and hand its tokens to the requests."""
+    def _advance(self, runner: StepRunner, now: float) -> list[SequencePlan]:
+        """Launch the next step and take the tokens of those that must have ended; returns the entries that got some."""
+        plan = self.scheduler.plan(now)
+        self._is_idle = plan is None and self._launched is None
+        before, self._launched = self._launched, self._launch(plan, runner, now) if plan is not None else None
+        touched = self._finish(before) if before is not None else []
+        launched = self._launched
+        if launched is None:
+            return touched
+        is_sampled = self._sample(launched, runner)
+        if not is_sampled or not self._overlaps or self._is_over(launched):
+            self._launched = None
+            touched += self._finish(launched) if is_sampled else []
+        return touched
+
+    def _launch(self, plan: StepPlan, runner: StepRunner, now: float) -> LaunchedStep | None:
+        """Start a step; None when it failed."""
+        for entry in plan.entries:
+            self._requests[entry.sequence.request_id].note_scheduled(entry, now)
         try:
-            sampled = runner.run(plan, self._requests)
-            self._fail_unscored(plan)
-            now = self._clock()
-            outcomes = [self._take(e, token, now) for e, token in zip(plan.sampling_entries, sampled, strict=True)]
+            return runner.launch(plan, self._requests)
         except Exception as error:  # noqa: BLE001  # whatever a step raises is the misfortune of those in it
             self._fail_step(plan, error)
-        except BaseException:
-            self.scheduler.cancel(plan)
-            raise
+            return None
+
+    def _sample(self, launched: LaunchedStep, runner: StepRunner) -> bool:
+        """Start the sampling of a step; False when that failed."""
+        try:
+            runner.sample(launched, self._requests)
+        except Exception as error:  # noqa: BLE001  # as above
+            self._fail_step(launched.plan, error)
+            return False
+        return True
+
+    def _finish(self, launched: LaunchedStep) -> list[SequencePlan]:
+        """Wait for a step and hand its tokens to the requests; returns the entries that got some."""
+        plan = launched.plan
+        try:
+            tokens = {id(e): t for e, t in zip(launched.sampled, launched.tokens(), strict=True)}
+            self._fail_unscored(plan)
+            now = self._clock()
+            outcomes = [self._take(entry, tokens.get(id(entry)), now) for entry in plan.sampling_entries]
+        except Exception as error:  # noqa: BLE001  # as above
+            self._fail_step(plan, error)
         else:
             self.scheduler.apply(plan, outcomes)
+        return list(plan.sampling_entries)
 
-    def _take(self, entry: SequencePlan, sampled: SampledToken, now: float) -> Outcome:
-        """Give a completion its token; it decides whether it ends."""
-        request = self._requests[entry.sequence.request_id]
+    def _is_over(self, launched: LaunchedStep) -> bool:
+        """True when nobody waits for a step any more."""
+        return all(entry.sequence.is_finished for entry in launched.plan.entries)
+
+    def _drop_steps(self) -> None:
+        """Take back the steps in flight, the last one first; what they yield is not looked at."""
+        self._launched = None
+        self.scheduler.cancel_all()
+
+    def _take(self, entry: SequencePlan, sampled: SampledToken | None, now: float) -> Outcome:
+        """Give a completion its token; it decides whether it ends. One that ended meanwhile takes nothing."""
+        request = self._request_of(entry.sequence)
+        if request is None or sampled is None or entry.sequence.is_finished:
+            return Outcome(token_ids=(), finish_reason=FinishReason.ABORT)
         completion = request.completions[entry.sequence.index]
         self._counters.num_numeric_errors += not sampled.is_finite
-        num_before = len(completion.token_ids)
-        if completion.finish_reason is None:
+        num_before = entry.sequence.num_output_tokens
+        if completion.finish_reason is None and len(completion.token_ids) == num_before:
             completion.push(sampled)
         tokens = tuple(completion.token_ids[num_before:])
         if tokens:
@@ -238,8 +291,8 @@ class Engine:
     def _fail_unscored(self, plan: StepPlan) -> None:
         """End requests that asked for log-probabilities of a prompt for which the model gives none."""
         for entry in plan.entries:
-            request = self._requests[entry.sequence.request_id]
-            if request.prompt_scores is None or request.prompt_scores.is_finite or entry.sequence.is_finished:
+            request = self._request_of(entry.sequence)
+            if request is None or request.prompt_scores is None or request.prompt_scores.is_finite or entry.sequence.is_finished:
                 continue
             self._counters.num_numeric_errors += 1
             for sequence in request.sequences:
@@ -254,17 +307,24 @@ class Engine:
         self.scheduler.cancel(plan)
 
     def _fail(self, sequence: ScheduledSequence, error: str) -> None:
-        self._requests[sequence.request_id].completions[sequence.index].fail(error)
+        request = self._request_of(sequence)
+        if request is not None:
+            request.completions[sequence.index].fail(error)
         self.scheduler.finish(sequence, FinishReason.ERROR)
 
     def _records(self, entries: Sequence[SequencePlan]) -> list[RequestOutput]:
         """What to tell about the requests of these entries and those that ended; the latter are let go."""
-        touched = [entry.sequence.request_id for entry in entries]
+        touched = [e.sequence.request_id for e in entries if self._request_of(e.sequence) is not None]
         for sequence in self.scheduler.take_finished():
             request = self._requests.get(sequence.request_id)
             if request is not None and request.settle(sequence):
                 touched.append(sequence.request_id)
         return [record for request_id in dict.fromkeys(touched) if (record := self._record(request_id)) is not None]
+
+    def _request_of(self, sequence: ScheduledSequence) -> Request | None:
+        """Whose sequence it is; None once its owner discarded it, even if the id is in use again."""
+        request = self._requests.get(sequence.request_id)
+        return request if request is not None and sequence in request.sequences else None
 
     def _record(self, request_id: str) -> RequestOutput | None:
         request = self._requests[request_id]

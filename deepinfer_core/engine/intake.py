@@ -59,7 +59,7 @@ class Intake:
             lambda: check_order(priority, timeout_s),
         )
         ids = plain_token_ids(prompt_token_ids, vocab_size)
-        self._check_sequence(_sequence("", 0, ids, params, priority, math.inf))
+        self._check_sequence(_sequence("", 0, ids, params, priority, 0.0, math.inf))
         return ids
 
     def request(
@@ -87,7 +87,7 @@ class Intake:
             prompt_token_ids=ids,
             params=params,
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(64),
-            sequences=tuple(_sequence(request_id, i, ids, params, priority, deadline) for i in range(params.n)),
+            sequences=tuple(_sequence(request_id, i, ids, params, priority, now, deadline) for i in range(params.n)),
             completions=tuple(Completion(i, params, tokenizer, eos) for i in range(params.n)),
             bad_words=bad_word_tokens(params.bad_words, tokenizer) if tokenizer is not None else (),
             prompt_scores=None
@@ -98,7 +98,13 @@ class Intake:
 
 
 def _sequence(
-    request_id: str, index: int, prompt: tuple[int, ...], params: SamplingParams, priority: int, deadline: float
+    request_id: str,
+    index: int,
+    prompt: tuple[int, ...],
+    params: SamplingParams,
+    priority: int,
+    now: float,
+    deadline: float,
 ) -> ScheduledSequence:
     return ScheduledSequence(
         request_id=request_id,
@@ -106,5 +112,6 @@ def _sequence(
         prompt_token_ids=prompt,
         max_tokens=params.max_tokens,
         priority=priority,
+        arrival_time=now,
         deadline=deadline,
     )

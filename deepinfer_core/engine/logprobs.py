@@ -40,20 +40,24 @@ class PromptScores:
         self._tokenizer = tokenizer
         self.is_finite = True
         self._values: list[Mapping[int, Logprob] | None] = [None]
+        self._num_asked = 1
 
-    def rows_to_score(self, start: int, num_tokens: int) -> range:
+    def rows_to_score(self, start: int, num_tokens: int, *, continues: bool = False) -> range:
         """Of the rows that a step computes, those whose next token is in the prompt and not scored yet.
 
         Args:
             start: Position of the first row.
             num_tokens: Rows of the step.
+            continues: The step before it is in flight: its scores are still to come.
 
         Returns:
             Positions; the row at position ``p`` predicts the prompt's token at ``p + 1``.
         """
-        num_known, length = len(self._values), len(self._prompt)
+        num_known, length = self._num_asked if continues else len(self._values), len(self._prompt)
         require(start < num_known or num_known == length, f"prompt tokens from {num_known} on were not scored")
-        return range(max(start, num_known - 1), max(min(start + num_tokens, length - 1), num_known - 1))
+        rows = range(max(start, num_known - 1), max(min(start + num_tokens, length - 1), num_known - 1))
+        self._num_asked = rows.stop + 1
+        return rows
 
     def targets(self, rows: range) -> Sequence[int]:
         """The tokens that these rows are to predict."""

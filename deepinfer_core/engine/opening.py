@@ -12,6 +12,7 @@ from deepinfer_core.config.fallback import FallbackPolicy
 from deepinfer_core.config.numerics import variant
 from deepinfer_core.engine.compressed_vocabulary import check_compressed_size, compress_vocabulary
 from deepinfer_core.engine.tokenizer import load_tokenizer
+from deepinfer_core.engine.weight_memory import check_weights_fit
 from deepinfer_core.runtime.model import bind_model
 from deepinfer_core.weights.load import load_model
 from deepinfer_core.weights.locate import download_snapshot, locate
@@ -46,6 +47,7 @@ def open_model(
     download_dir: str = "",
     load_format: str = "auto",
     max_model_len: int = 0,
+    batch_invariant: bool = False,
 ) -> OpenedModel:
     """Find, check, load and bind a model.
 
@@ -57,6 +59,7 @@ def open_model(
         download_dir: Folder for models from the hub; empty for the hub library's own cache.
         load_format: ``auto``, or ``dummy`` for random weights of the config's shape.
         max_model_len: Longest sequence; 0 takes the model's maximum.
+        batch_invariant: Run every row by implementations that give it the same bits in any batch.
 
     Raises:
         DeepInferError: Anything that is wrong with the request, the checkpoint or the machine, in words.
@@ -64,7 +67,9 @@ def open_model(
     arithmetic = variant(numerics)
     info = registry.select(accelerator)
     folder = locate(model, download=partial(download_snapshot, cache_dir=download_dir))
-    loaded = load_model(folder, load_format=load_format)
+    backend = registry.load(info)
+    admit = partial(check_weights_fit, device=backend.device(), model=model, mapped=load_format != "dummy")
+    loaded = load_model(folder, load_format=load_format, admit=admit)
     has_tokenizer = load_format != "dummy" or (folder / "tokenizer.json").is_file()
     tokenizer = load_tokenizer(folder, loaded.architecture) if has_tokenizer else None
     compressed = _compressed_map(loaded.architecture, tokenizer, str(folder))
@@ -72,10 +77,11 @@ def open_model(
         loaded.architecture,
         loaded.parameters,
         compressed,
-        registry.load(info),
+        backend,
         numerics=arithmetic,
         policy=policy,
         max_positions=max_model_len,
+        batch_invariant=batch_invariant,
     )
     return OpenedModel(folder=folder, model=bound, tokenizer=tokenizer)
 

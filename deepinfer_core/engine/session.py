@@ -54,6 +54,7 @@ def open_session(model: str, settings: Mapping[str, Any]) -> Session:
         download_dir=config.download_dir,
         load_format=config.load_format,
         max_model_len=config.max_model_len,
+        batch_invariant=config.batch_invariant,
     )
     return Session(
         settings=resolved, opened=opened, engine=Engine(opened, config), prompts=PromptEncoder(opened.tokenizer)

@@ -1,22 +1,30 @@
-"""From a planned step to the tokens it yields: inputs, forward pass, sampling."""
+"""From a planned step to the tokens it yields: inputs, forward pass, sampling, and the way to the host.
+
+Nothing here waits for the device but :meth:`LaunchedStep.tokens`, so that one step can be prepared while another runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from deepinfer_core.runtime.batch import SequenceRows
-from deepinfer_core.scheduler.step_plan import StepKind
+from deepinfer_core.ops.embedding.pending_tokens import PENDING
+from deepinfer_core.runtime.batch import NO_COMPRESSED_ID, SequenceRows, int32_row
+from deepinfer_core.runtime.sampler import SampledRows, ScoredRows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from deepinfer_core.backend.device import Download
     from deepinfer_core.engine.logprobs import PromptScores
     from deepinfer_core.engine.request import Request
+    from deepinfer_core.runtime.executor import HiddenRows
     from deepinfer_core.runtime.model import BoundModel
     from deepinfer_core.runtime.sampler import SampledToken
+    from deepinfer_core.runtime.sampling_tensors import SamplingRow
     from deepinfer_core.scheduler.step_plan import SequencePlan, StepPlan
 
 _ROWS_SCORED_AT_ONCE = 256
@@ -26,93 +34,178 @@ _ROWS_SCORED_AT_ONCE = 256
 class StepExecutor(Protocol):
     """What runs the model; :class:`~deepinfer_core.runtime.executor.Executor` in earnest."""
 
-    def run(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> tuple[Tensor, Any]:
-        """One forward pass over rows; returns their hidden states ``[T, H]`` first."""
+    def forward(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> HiddenRows:
+        """One forward pass; returns hidden rows of every sequence, its last one among them."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits of hidden rows."""
         ...
 
+    def remember(self, token_ids: Tensor, slots: Sequence[int]) -> None:
+        """Keep sampled tokens for rows of these state slots that are pending in the next step."""
+        ...
+
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole state slots, ``(source, destination)``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PendingScores:
+    """Log-probabilities of a part of a prompt, on their way."""
+
+    scores: PromptScores
+    targets: Sequence[int]
+    download: Download
+
+
+@dataclass(slots=True, kw_only=True)
+class LaunchedStep:
+    """A step on its way.
+
+    Attributes:
+        plan: What was planned.
+        hidden: The last row of each of ``plan.sampling_entries`` ``[n, H]``.
+        sampled: The entries that were sampled: those whose sequences had not ended by then.
+    """
+
+    plan: StepPlan
+    hidden: Tensor
+    sampled: tuple[SequencePlan, ...] = ()
+    _rows: Sequence[SamplingRow] = ()
+    _download: Download | None = None
+    _scores: list[_PendingScores] = field(default_factory=list)
+
+    def tokens(self) -> list[SampledToken]:
+        """Wait for the step; the token of each of ``sampled``. Whatever is wrong with one row is in its ``error``.
+
+        Log-probabilities of prompts go to the ``prompt_scores`` of their requests, once.
+        """
+        found = SampledRows.of(self._download.wait()).on_host(self._rows) if self._download is not None else []
+        arrived = [(part, ScoredRows.of(part.download.wait())) for part in self._scores]
+        self._scores = []
+        for part, rows in arrived:
+            part.scores.add(rows.on_host(part.targets, part.scores.num_alternatives))
+        return found
+
 
 class StepRunner:
-    """Runs planned steps of one model; knows requests only as what they ask."""
+    """Launches planned steps of one model; knows requests only as what they ask.
 
-    def __init__(self, model: BoundModel, executor: StepExecutor) -> None:
+    An exception concerns the whole step.
+    """
+
+    def __init__(self, model: BoundModel, executor: StepExecutor, *, feeds_back: bool) -> None:
+        """Take what runs the model.
+
+        Args:
+            model: The model.
+            executor: Runs it over its caches.
+            feeds_back: Sampled tokens are kept on the device for a step that is launched before the host knows them.
+        """
         self._model = model
         self._executor = executor
+        self._feeds_back = feeds_back
 
-    def run(self, plan: StepPlan, requests: Mapping[str, Request]) -> list[SampledToken]:
-        """Execute a step.
-
-        Log-probabilities of prompts go to the ``prompt_scores`` of their requests. Whatever is wrong with one row
-        comes back as the ``error`` of its token; an exception concerns the whole step.
+    def launch(self, plan: StepPlan, requests: Mapping[str, Request]) -> LaunchedStep:
+        """Launch the forward passes of a step, and the scores of its prompts.
 
         Args:
             plan: What to run.
             requests: By id; all of the plan are there.
-
-        Returns:
-            The token of each of ``plan.sampling_entries``.
         """
-        hidden, _ = self._executor.run([self._rows(entry) for entry in plan.entries], prefill=_is_prefill(plan))
-        sampled = self._sample(_last_rows(hidden, plan), plan.sampling_entries, requests)
-        if _is_prefill(plan):
-            self._score_prompts(hidden, plan, requests)
-        return sampled
+        with self._model.device.no_sync():
+            last_rows: list[Tensor] = []
+            launched = LaunchedStep(plan=plan, hidden=torch.empty(0))
+            self._executor.copy_slots(plan.restores)
+            for entries, is_prefill in ((plan.decodes, False), (plan.prefills, True)):
+                if entries:
+                    rows = [self._rows(entry, requests[entry.sequence.request_id]) for entry in entries]
+                    hidden = self._executor.forward(rows, prefill=is_prefill)
+                    last_rows.append(self._last_rows(hidden, entries))
+                    if is_prefill:
+                        launched._scores = self._score_prompts(hidden, entries, requests)
+            self._executor.copy_slots(plan.snapshots)
+            launched.hidden = last_rows[0] if len(last_rows) == 1 else torch.cat(last_rows)
+        return launched
 
-    def _rows(self, entry: SequencePlan) -> SequenceRows:
+    def sample(self, launched: LaunchedStep, requests: Mapping[str, Request]) -> None:
+        """Launch the sampling of a step, with all that the requests have generated before it.
+
+        Args:
+            launched: From :meth:`launch`; gets its tokens.
+            requests: By id; those that have ended may be missing.
+        """
+        entries = launched.plan.sampling_entries
+        alive = [number for number, entry in enumerate(entries) if not entry.sequence.is_finished]
+        launched.sampled = tuple(entries[number] for number in alive)
+        if not alive:
+            return
+        with self._model.device.no_sync():
+            hidden = launched.hidden if len(alive) == len(entries) else self._select(launched.hidden, alive)
+            logits = self._executor.logits(hidden).float()
+            rows = [requests[e.sequence.request_id].sampling_row(e.sequence.index) for e in launched.sampled]
+            sampled = self._model.sampler(logits, rows)
+            if self._feeds_back:
+                self._executor.remember(sampled.token_ids, [e.sequence.state_slot or -1 for e in launched.sampled])
+            launched._rows, launched._download = rows, self._model.device.download(sampled.tensors)
+
+    def _rows(self, entry: SequencePlan, request: Request) -> SequenceRows:
         """Integers of one sequence in a step."""
         sequence, lookback = entry.sequence, self._model.lookback
         compressed = self._model.compressed_map
-        ids = entry.token_ids
+        ids = [PENDING] if entry.is_pending else entry.token_ids
         before = sequence.token_ids[max(entry.start - lookback, 0) : entry.start]
         return SequenceRows(
             token_ids=ids,
-            compressed_ids=[compressed[i] for i in ids] if lookback else ids,
+            compressed_ids=[NO_COMPRESSED_ID if i == PENDING else compressed[i] for i in ids] if lookback else ids,
             start=entry.start,
             ngram_history=[compressed[i] for i in reversed(before)],
             state_slot=sequence.state_slot,
             blocks=sequence.block_ids,
+            window_start=entry.window_start,
+            store_from=entry.store_from,
+            total_length=sequence.num_tokens,
+            owner=(sequence.arrival, entry.life),
+            all_rows=request.prompt_scores is not None,
         )
 
-    def _sample(
-        self, hidden: Tensor, entries: Sequence[SequencePlan], requests: Mapping[str, Request]
-    ) -> list[SampledToken]:
-        if not entries:
-            return []
-        logits = self._executor.logits(hidden).float()
-        rows = [requests[e.sequence.request_id].sampling_row(e.sequence.index) for e in entries]
-        return self._model.sampler(logits, rows).on_host(rows)
+    def _select(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
+        return hidden[self._model.device.upload(int32_row(list(rows)))]
 
-    def _score_prompts(self, hidden: Tensor, plan: StepPlan, requests: Mapping[str, Request]) -> None:
-        """Report the log-probabilities of prompts; the first sequence of a request speaks for all of them."""
+    def _last_rows(self, hidden: HiddenRows, entries: Sequence[SequencePlan]) -> Tensor:
+        """Hidden rows of the last token of each entry that samples."""
+        rows: list[int] = []
+        end = 0
+        for entry, length in zip(entries, hidden.lengths, strict=True):
+            end += length
+            if entry.samples:
+                rows.append(end - 1)
+        return hidden.rows if len(rows) == len(hidden.rows) else self._select(hidden.rows, rows)
+
+    def _score_prompts(
+        self, hidden: HiddenRows, entries: Sequence[SequencePlan], requests: Mapping[str, Request]
+    ) -> list[_PendingScores]:
+        """Log-probabilities of prompts; the first sequence of a request speaks for all of them."""
+        pending: list[_PendingScores] = []
         first_row = 0
-        for entry in plan.entries:
+        for entry, length in zip(entries, hidden.lengths, strict=True):
             scores = requests[entry.sequence.request_id].prompt_scores
             if scores is not None and entry.sequence.index == 0:
-                rows = scores.rows_to_score(entry.start, entry.num_tokens)
+                continues = entry.sequence.num_steps_in_flight > 1
+                rows = scores.rows_to_score(entry.start, entry.num_tokens, continues=continues)
                 offset = first_row - entry.start
-                self._score(hidden[rows.start + offset : rows.stop + offset], scores, rows)
-            first_row += entry.num_tokens
+                pending += self._score(hidden.rows[rows.start + offset : rows.stop + offset], scores, rows)
+            first_row += length
+        return pending
 
-    def _score(self, hidden: Tensor, scores: PromptScores, rows: range) -> None:
+    def _score(self, hidden: Tensor, scores: PromptScores, rows: range) -> list[_PendingScores]:
+        pending: list[_PendingScores] = []
         for begin in range(0, len(rows), _ROWS_SCORED_AT_ONCE):
             part = rows[begin : begin + _ROWS_SCORED_AT_ONCE]
-            logits = self._executor.logits(hidden[begin : begin + len(part)]).float()
-            scores.add(self._model.sampler.score(logits, scores.targets(part), scores.num_alternatives))
-
-
-def _is_prefill(plan: StepPlan) -> bool:
-    return plan.kind is StepKind.PREFILL
-
-
-def _last_rows(hidden: Tensor, plan: StepPlan) -> Tensor:
-    """Hidden rows of the last token of each entry that samples."""
-    rows: list[int] = []
-    end = 0
-    for entry in plan.entries:
-        end += entry.num_tokens
-        if entry.samples:
-            rows.append(end - 1)
-    return hidden[torch.tensor(rows, dtype=torch.int64, device=hidden.device)]
+            logits, targets = self._executor.logits(hidden[begin : begin + len(part)]).float(), scores.targets(part)
+            scored = self._model.sampler.score(logits, targets, scores.num_alternatives)
+            download = self._model.device.download(scored.tensors)
+            pending.append(_PendingScores(scores=scores, targets=targets, download=download))
+        return pending

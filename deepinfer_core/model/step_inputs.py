@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
+
+from deepinfer_core.errors import require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +37,9 @@ class StepInputs:
         query_lengths: Rows of each sequence ``[B]``.
         host_query_lengths: The same on the host in prefill, None in decode.
         host_context_lengths: Context lengths on the host in prefill, None in decode.
+        window_start: First position of each sequence that has window keys ``[B]``; None: 0 for all. Prefill only.
+        store_from: First position of each sequence that stores the entry which it closes ``[B]``; None: 0 for all.
+        decoder: What the decoder layers run on where that is not the same; None: on these inputs. Prefill only.
     """
 
     ids: Tensor
@@ -47,10 +53,45 @@ class StepInputs:
     query_lengths: Tensor
     host_query_lengths: tuple[int, ...] | None = None
     host_context_lengths: tuple[int, ...] | None = None
+    window_start: Tensor | None = None
+    store_from: Tensor | None = None
+    decoder: DecoderInputs | None = None
 
     @property
     def is_prefill(self) -> bool:
         return self.host_query_lengths is not None
+
+    @property
+    def returned(self) -> StepInputs:
+        """Inputs of the rows that ``ModelGraph.forward`` returns: the last ones of each chunk, or all."""
+        return self if self.decoder is None else self.decoder.inputs
+
+    @property
+    def returned_lengths(self) -> tuple[int, ...]:
+        """Returned rows of each sequence in prefill: so many at the end of its chunk, one at least."""
+        lengths = self.returned.host_query_lengths
+        require(lengths is not None, "the host knows the rows of prefill steps only")
+        return lengths or ()
+
+    @property
+    def last_rows(self) -> tuple[int, ...]:
+        """Number of each sequence's last row among the returned rows, in prefill: the one to sample."""
+        return tuple(end - 1 for end in accumulate(self.returned_lengths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderInputs:
+    """What the decoder layers of a prompt step run on where prompts are truncated (spec attention/05 A.1).
+
+    Attributes:
+        inputs: The retained rows as a step of their own, the last ones of each chunk; ``window_start`` is raised to
+            the first kept token. ``ngram_history`` is that of the whole step.
+        rows: Number of each retained row in the whole step ``[R]``; None when all are retained, so that only the
+            windows are shorter.
+    """
+
+    inputs: StepInputs
+    rows: Tensor | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +149,9 @@ class StepContext:
         context_rows: Gathered entries of the nearest source (prefill).
         latent: Normed, unrotated entries of the nearest source ``[T, D]``.
         features: Mean streams entering each draft target layer ``[T, H]``.
+        entries_written: The entries and index keys of this step are in the caches already: those of more rows than
+            these.
+        decoder: What the decoder layers share where they run on other rows or windows, with the same ``features``.
     """
 
     inputs: StepInputs
@@ -123,6 +167,13 @@ class StepContext:
     context_rows: Tensor | None = None
     latent: Tensor | None = None
     features: dict[int, Tensor] = field(default_factory=dict)
+    entries_written: bool = False
+    decoder: StepContext | None = None
+
+    @property
+    def returned(self) -> StepContext:
+        """Shared values of the rows that ``ModelGraph.forward`` returns."""
+        return self if self.decoder is None else self.decoder
 
     def trace(self, name: str, value: Tensor) -> None:
         """Hand a tensor to the recorder, if there is one."""

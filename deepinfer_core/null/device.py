@@ -6,7 +6,7 @@ check for each sentence of the protocol (``backend/device.py``): ``deepinfer con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -27,6 +27,17 @@ class NullGraph:
 
     def replay(self) -> None:
         self.work()
+
+
+@dataclass(frozen=True, slots=True)
+class NullDownload:
+    """Copies that have arrived already."""
+
+    tensors: tuple[Tensor, ...]
+
+    def wait(self) -> tuple[Tensor, ...]:
+        """Wait for the event behind the copies here."""
+        return self.tensors
 
 
 class NullDevice:
@@ -52,6 +63,10 @@ class NullDevice:
     def upload(self, host: Tensor) -> Tensor:
         """Copy; the caller may overwrite ``host`` after the next ``synchronize``."""
         return host.clone()
+
+    def download(self, tensors: Sequence[Tensor]) -> NullDownload:
+        """Queue copies into pinned memory here, and an event behind them; do not wait."""
+        return NullDownload(tuple(tensor.clone() for tensor in tensors))
 
     def capture(self, work: Callable[[], None]) -> NullGraph:
         """Record ``work`` here, and set ``Capabilities.graph_capture``."""

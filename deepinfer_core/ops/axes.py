@@ -5,7 +5,7 @@ from __future__ import annotations
 AXES = {
     "T": "tokens (rows) of the step",
     "B": "sequences of the step",
-    "R": "cached rows read or written by one call",
+    "R": "rows of a cache or of the step that one call lists",
     "M": "blocks or state slots of a cache",
     "J": "blocks in one row of the block table",
     "A": "context rows gathered for one prefill",

@@ -11,8 +11,10 @@ from deepinfer_core.ops.cases import TORCH_DTYPES
 from deepinfer_core.ops.limits import Site
 from deepinfer_core.reference.compiled import array, empty, kernel, narrowed, over_rows, tensor, widened
 from deepinfer_core.reference.compiled_codes import GridNumbers, Records, grid_numbers, read_record, round_row
-from deepinfer_core.reference.compiled_products import Maps, dense_maps, group_maps, grouped_product, one_map
-from deepinfer_core.reference.compiled_rows import dot, rotate_in_place, run_quantize, widen
+from deepinfer_core.reference.compiled_products import Maps, group_maps, grouped_product, one_map
+from deepinfer_core.reference.compiled_rows import dots, rotate_in_place, run_quantize, widen
+from deepinfer_core.reference.compiled_vectors import PANEL, add_dense_products
+from deepinfer_core.reference.limits import weight_copies
 from deepinfer_core.reference.rounding import cast
 from deepinfer_core.tensor import Cache, Packed
 
@@ -36,14 +38,14 @@ def _read_listed(slots: Any, data: Any, layout: Any, group: Any, factors: Any, k
 
 @kernel
 def _attend(
-    query: Any, keys: Any, count: Any, sink: Any, is_rounded: Any, weights: Any, attended: Any, result: Any
+    query: Any, keys: Any, count: Any, sink: Any, is_rounded: Any, weights: Any, totals: Any, sums: Any, result: Any
 ) -> None:
     """Softmax attention of scaled heads ``[N, D]`` over the first keys; spec attention/01 section 7."""
-    heads, width = query.shape
+    heads = len(query)
     for place in range(count):
+        dots(query, keys[place], totals)
         for head in range(heads):
-            weights[head, place] = dot(query[head], keys[place])
-    attended[:] = np.float32(0.0)
+            weights[head, place] = totals[head]
     for head in range(heads):
         largest = np.float32(-np.inf)
         for place in range(count):
@@ -54,12 +56,28 @@ def _attend(
             weight = np.exp(weights[head, place] - largest)
             total += weight
             weights[head, place] = widened(narrowed(weight, _BF16)) if is_rounded else weight
-        for place in range(count):
-            weight, key, sums = weights[head, place], keys[place], attended[head]
-            for column in range(width):
-                sums[column] += weight * key[column]
-        for column in range(width):
-            result[head, column] = narrowed(attended[head, column] / total, result)
+        totals[head] = total
+    for head in range(0, heads, 2):
+        _weigh(keys, count, weights, head, min(head + 1, heads - 1), totals, sums, result)
+
+
+@kernel
+def _weigh(keys: Any, count: Any, weights: Any, head: Any, other: Any, totals: Any, sums: Any, result: Any) -> None:
+    """Sums of the first keys by the weights of two heads, over their totals."""
+    width, most = keys.shape[1], weights.shape[1]
+    values, shares = keys.reshape(-1), weights.reshape(-1)
+    for start in range(0, width - PANEL + 1, PANEL):
+        sums[:] = np.float32(0.0)
+        add_dense_products(sums, shares, head * most, other * most, values, start, width, count)
+        for column in range(PANEL):
+            result[head, start + column] = narrowed(sums[column] / totals[head], result)
+            result[other, start + column] = narrowed(sums[PANEL + column] / totals[other], result)
+    for column in range(width - width % PANEL, width):
+        for own in range(head, other + 1):
+            total = np.float32(0.0)
+            for place in range(count):
+                total += weights[own, place] * keys[place, column]
+            result[own, column] = narrowed(total / totals[own], result)
 
 
 @kernel
@@ -92,14 +110,15 @@ def _decode_rows(
     heads, width = query.shape[1], query.shape[2]
     keys = np.empty((window_slots.shape[1] + context_slots.shape[1], width), np.float32)
     weights = np.empty((heads, len(keys)), np.float32)
-    scaled, attended = np.empty((heads, width), np.float32), np.empty((heads, width), np.float32)
+    scaled, totals = np.empty((heads, width), np.float32), np.empty(heads, np.float32)
+    sums = np.empty(2 * PANEL, np.float32)
     for index in range(first, last):
         count = _read_listed(window_slots[index], window, window_layout, window_group, window_factors, keys, 0)
         if len(context_slots):
             slots = context_slots[index]
             count = _read_listed(slots, context, context_layout, context_group, context_factors, keys, count)
         _scale_query(query[index], scale, scaled)
-        _attend(scaled, keys, count, sink, is_rounded, weights, attended, result[index])
+        _attend(scaled, keys, count, sink, is_rounded, weights, totals, sums, result[index])
 
 
 @kernel
@@ -129,13 +148,14 @@ def _prefill_rows(
     heads, width = query.shape[1], query.shape[2]
     keys = np.empty((near_indices.shape[1] + far_indices.shape[1], width), np.float32)
     weights = np.empty((heads, len(keys)), np.float32)
-    scaled, attended = np.empty((heads, width), np.float32), np.empty((heads, width), np.float32)
+    scaled, totals = np.empty((heads, width), np.float32), np.empty(heads, np.float32)
+    sums = np.empty(2 * PANEL, np.float32)
     for index in range(first, last):
         count = _gather_listed(near_indices[index], near, keys, 0)
         if len(far_indices):
             count = _gather_listed(far_indices[index], far, keys, count)
         _scale_query(query[index], scale, scaled)
-        _attend(scaled, keys, count, sink, is_rounded, weights, attended, result[index])
+        _attend(scaled, keys, count, sink, is_rounded, weights, totals, sums, result[index])
 
 
 def run_sparse_prefill(
@@ -235,11 +255,10 @@ def turned_back(attended: Tensor, positions: Tensor, table: Tensor, grid: GridNu
 
 def pack_output_maps(weights: Mapping[str, Any], site: Site) -> Mapping[str, Any]:
     """The map of every group of heads, and the second map."""
-    groups = site.attributes["groups"]
-    first, second = dense_maps(weights["output_a"]), dense_maps(weights["output_b"])
+    first, second, copies = weights["output_a"], weights["output_b"], weight_copies(site)
     return {
-        "output_a": Packed(Maps.of(group_maps(first, groups)), tuple(weights["output_a"].shape)),
-        "output_b": Packed(Maps.of(second.unsqueeze(0)), tuple(weights["output_b"].shape)),
+        "output_a": Packed(Maps.of(group_maps(first, site.attributes["groups"]), copies), tuple(first.shape)),
+        "output_b": Packed(Maps.of([second], copies), tuple(second.shape)),
     }
 
 

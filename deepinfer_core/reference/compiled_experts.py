@@ -13,7 +13,8 @@ from deepinfer_core.ops.cases import TORCH_DTYPES
 from deepinfer_core.ops.limits import Site
 from deepinfer_core.reference.compiled import array, empty, kernel, narrowed, over_rows, tensor, widened
 from deepinfer_core.reference.compiled_codes import GridNumbers, grid_numbers, round_row
-from deepinfer_core.reference.compiled_products import Maps, Order, dense_maps, one_map
+from deepinfer_core.reference.compiled_products import Maps, Order, one_map
+from deepinfer_core.reference.limits import weight_copies
 from deepinfer_core.reference.products import rows_of
 from deepinfer_core.tensor import Packed, QuantTensor
 
@@ -106,15 +107,15 @@ def _sum_slots(outputs: Any, positions: Any, slots: Any, result: Any, first: Any
 
 def pack_expert_maps(weights: Mapping[str, Any], site: Site) -> Mapping[str, Any]:
     """Both maps of every expert, stacked; a shared expert is the last one and has the names without ``shared``."""
-    del site
-    packed: dict[str, Any] = {}
+    copies, packed = weight_copies(site), dict[str, Any]()
     for name in ("gate_up", "down"):
-        parts = [dense_maps(weights[name])]
+        every = weights[name]
+        parts = [every[number] for number in range(every.shape[0])] if len(every.shape) == 3 else [every]
         shared = weights.get(f"shared_{name}")
         if shared is not None:
-            parts.append(dense_maps(shared).unsqueeze(0))
+            parts.append(shared)
             packed[f"shared_{name}"] = Packed(None, tuple(shared.shape))
-        packed[name] = Packed(Maps.of(torch.cat(parts) if len(parts) > 1 else parts[0]), tuple(weights[name].shape))
+        packed[name] = Packed(Maps.of(parts, copies), tuple(every.shape))
     return packed
 
 
@@ -168,7 +169,7 @@ def _mixture(
     limit, quantize_inner, round_inner, out = settings
     chosen, rows = array(ids), rows_of(x, torch.float32)
     num_rows, slots = chosen.shape[0], chosen.shape[1] + is_summed
-    num_maps, most = len(maps[0].weights), num_rows * slots
+    num_maps, most = maps[0].count, num_rows * slots
     pairs, sources, positions = np.empty((3, most), np.int32)
     stops = np.empty(num_maps + 1, np.int32)
     count = _sort_pairs(chosen, num_maps, is_summed, pairs, sources, positions, stops)

@@ -29,10 +29,65 @@ def _window_rows(
 
 
 @kernel
+def _listed_rows(
+    positions: Any,
+    row_sequence: Any,
+    state_slots: Any,
+    context_lengths: Any,
+    query_lengths: Any,
+    floors: Any,
+    row_starts: Any,
+    ring: Any,
+    indices: Any,
+    stores: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    window, num_sequences = indices.shape[1], len(state_slots)
+    for index in range(first, last):
+        indices[index] = -1
+        stores[index] = -1
+        sequence = row_sequence[index]
+        if sequence >= 0:
+            position, end, floor = positions[index], context_lengths[sequence], floors[sequence]
+            begin = end - query_lengths[sequence]
+            start = max(position - window + 1, floor)
+            for place in range(position - start + 1):
+                if start + place >= begin:
+                    row = num_sequences * window + row_starts[sequence] + start + place - begin
+                else:
+                    row = (sequence + 1) * window + start + place - begin
+                indices[index, place] = row
+            if position >= floor and position >= end - ring:
+                stores[index] = state_slots[sequence] * ring + position % ring
+
+
+@kernel
+def _history_rows(
+    state_slots: Any,
+    context_lengths: Any,
+    query_lengths: Any,
+    floors: Any,
+    ring: Any,
+    slots: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    window = slots.shape[1]
+    for sequence in range(first, last):
+        begin = context_lengths[sequence] - query_lengths[sequence] - window
+        for place in range(window):
+            position = begin + place
+            known = position >= floors[sequence]
+            slots[sequence, place] = state_slots[sequence] * ring + position % ring if known else -1
+
+
+@kernel
 def _entry_rows(
     positions: Any,
     row_sequence: Any,
     block_table: Any,
+    store_from: Any,
     ratio: Any,
     per_block: Any,
     visible: Any,
@@ -46,7 +101,7 @@ def _entry_rows(
         if row_sequence[index] >= 0:
             tokens = positions[index] + 1
             visible[index] = tokens // ratio
-            if tokens % ratio == 0:
+            if tokens % ratio == 0 and positions[index] >= store_from[row_sequence[index]]:
                 entry = positions[index] // ratio
                 number = min(entry // per_block, block_table.shape[1] - 1)
                 slots[index] = block_table[row_sequence[index], number] * per_block + entry % per_block
@@ -108,15 +163,49 @@ def run_window_slots(
     return tensor(slots), tensor(stores)
 
 
+def run_window_indices(
+    positions: Tensor,
+    row_sequence: Tensor,
+    state_slots: Tensor,
+    context_lengths: Tensor,
+    query_lengths: Tensor,
+    window_start: Tensor | None = None,
+    *,
+    window: int,
+    ring: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``attention.window_indices``."""
+    rows, places, contexts, lengths = map(array, (positions, state_slots, context_lengths, query_lengths))
+    floors = _limits(window_start, len(places))
+    indices, stores = np.empty((len(rows), window), np.int32), np.empty(len(rows), np.int32)
+    history = np.empty((len(places), window), np.int32)
+    starts = (np.cumsum(lengths) - lengths).astype(np.int32)
+    over_rows(_history_rows, len(places), window, places, contexts, lengths, floors, ring, history)
+    inputs = (rows, array(row_sequence), places, contexts, lengths, floors, starts, ring)
+    over_rows(_listed_rows, len(rows), window, *inputs, indices, stores)
+    return tensor(indices), tensor(history).flatten(), tensor(stores)
+
+
 def run_entry_metadata(
-    positions: Tensor, row_sequence: Tensor, block_table: Tensor, *, ratio: int, rows_per_block: int
+    positions: Tensor,
+    row_sequence: Tensor,
+    block_table: Tensor,
+    store_from: Tensor | None = None,
+    *,
+    ratio: int,
+    rows_per_block: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``attention.entry_metadata``."""
-    rows = array(positions)
+    rows, table = array(positions), array(block_table)
     visible, slots, places = np.empty_like(rows), np.empty_like(rows), np.empty_like(rows)
-    inputs = (rows, array(row_sequence), array(block_table), ratio, rows_per_block)
+    inputs = (rows, array(row_sequence), table, _limits(store_from, len(table)), ratio, rows_per_block)
     over_rows(_entry_rows, len(rows), 8, *inputs, visible, slots, places)
     return tensor(visible), tensor(slots), tensor(places)
+
+
+def _limits(given: Tensor | None, count: int) -> Any:
+    """One position for each sequence, 0 where nobody gave one and at least."""
+    return np.zeros(count, np.int32) if given is None else np.maximum(array(given), 0)
 
 
 def run_entry_slots(entries: Tensor, row_sequence: Tensor, block_table: Tensor, *, rows_per_block: int) -> Tensor:

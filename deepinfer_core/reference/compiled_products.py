@@ -1,16 +1,16 @@
-"""Products of few rows in compiled code: each weight is read once, in the order of summation of the library.
+"""Products in compiled code: each weight is read once, and a row's bits do not depend on how many are beside it.
 
-Libraries are slow where there are few rows: the work is reading the weight. A library adds up the products of a row
-and a column in blocks of ascending channels, with one multiply-add for each; a kernel that does the same gives the
-same bits, so that a row does not depend on how many are beside it. The length of the blocks is found by trying.
+A row's products with a column are summed in blocks of ascending channels, with one multiply-add for each, and the
+blocks one after the other. Where the library of this machine does so too the block is its own, found by trying, so
+that both give the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,90 +20,91 @@ from torch import Tensor
 from deepinfer_core.ops.cases import TORCH_DTYPES
 from deepinfer_core.ops.limits import Site
 from deepinfer_core.ops.quantize.rounding import dense
-from deepinfer_core.reference.compiled import array, kernel, over_rows, tensor, widened
-from deepinfer_core.reference.linear import grouped_product as library_grouped_product
-from deepinfer_core.reference.products import fewest_rows, product, rows_of
+from deepinfer_core.reference.compiled import array, empty, tensor
+from deepinfer_core.reference.compiled_panels import Panels, can_keep_codes
+from deepinfer_core.reference.limits import weight_copies
+from deepinfer_core.reference.products import fewest_rows, rows_of
 from deepinfer_core.reference.rounding import cast
 from deepinfer_core.tensor import Packed, QuantTensor
 
 if TYPE_CHECKING:
     from deepinfer_core.reference.compiled import Array
 
-_FEW_ROWS = 6
-"""Rows from which on the library multiplies faster by a map that stays in the processor's cache."""
-_FEW_ROWS_OF_EACH = 12
-"""The same for many maps, each with rows of its own, which the library does one after the other."""
-_FEW_ROWS_OF_LARGE = 64
-"""The same for maps that are read from memory, which the library copies before it multiplies."""
-_LARGE_BYTES = 1 << 22
-_COLUMNS_AT_ONCE = 1024
-"""Outputs of a bf16 map that are made float32 together for the library."""
+_LARGE_NUMBERS = 1 << 20
+"""Numbers of a map that is read from memory rather than from a cache, so that bf16 copies are read faster."""
 _NARROW = 16
 """Outputs below which the library sums in orders of its own."""
-_SHARE = 64
-"""Outputs in the smallest share of a thread."""
+_TRIED_OUTPUTS = 256
 _TRIED_BLOCKS = (192, 128, 256, 384, 320, 336, 448, 512)
 
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """Maps that are multiplied together, each with the rows that belong to it.
+    """Maps of the same size that are multiplied together, each with the rows that belong to it.
 
     Attributes:
-        dense: ``[maps, channels, outputs]``, contiguous; bf16 in place of float32 where the maps are large and nothing
-            is lost, because reading them takes most of the time.
-        weights: The same numbers for kernels.
-        block: Channels that are summed before they are added to the others; 0 where only the library will do.
-        few: Results below which the kernel is faster than the library.
+        stacks: The maps in order, those of one kind beside each other in one stack.
+        outputs: Of one map.
+        block: Channels that are summed before they are added to the others.
     """
 
-    dense: Tensor
-    weights: Array
+    stacks: tuple[Panels, ...]
+    outputs: int
     block: int
-    few: int
 
     @classmethod
-    def of(cls, dense: Tensor) -> Maps:
-        """Maps for float32 numbers ``[maps, channels, outputs]``."""
-        maps, channels, outputs = dense.shape
-        is_large = dense.nbytes > maps * _LARGE_BYTES
-        if is_large and torch.equal(narrow := dense.bfloat16(), dense):
-            dense = narrow
-        block = summation_block(channels, outputs)
-        few = _FEW_ROWS_OF_LARGE if is_large else _FEW_ROWS if maps == 1 else _FEW_ROWS_OF_EACH
-        return cls(dense.contiguous(), array(dense), block, maps * few if block else 0)
+    def of(cls, maps: Sequence[Tensor | QuantTensor], copies: str = "auto") -> Maps:
+        """Maps for weights ``[outputs, channels]``.
+
+        Args:
+            maps: The weights as they are in the checkpoint.
+            copies: ``packed`` keeps the checkpoint's own codes; anything else makes dense numbers of them.
+        """
+        outputs, channels = maps[0].shape
+        kept = [weight if copies == "packed" and _keeps_codes(weight) else _numbers(weight, copies) for weight in maps]
+        stacks = tuple(_stack(list(group)) for _, group in groupby(kept, _kind))
+        return cls(stacks, outputs, summation_block(channels, outputs) or _TRIED_BLOCKS[0])
+
+    @property
+    def count(self) -> int:
+        """Maps."""
+        return sum(stack.count for stack in self.stacks)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the numbers."""
+        return sum(stack.nbytes for stack in self.stacks)
 
     def __call__(self, rows: Tensor, order: Order) -> Tensor:
         """Float32 products ``[results, outputs]`` of float32 rows, in the order given."""
-        count = order.sources.shape[0]
-        if 0 < count < self.few:
-            return tensor(multiply(array(rows), self.weights, self.block, order))
-        if self.dense.shape[0] == 1:
-            return _library_product(rows, self.dense[0])
-        sorted_rows = rows.index_select(0, torch.from_numpy(order.sources))
-        result = torch.empty(count, self.dense.shape[2])
-        for weight, (start, stop) in zip(self.dense, pairwise(order.stops.tolist()), strict=True):
-            if start < stop:
-                result[start:stop] = _library_product(sorted_rows[start:stop], weight)
-        return result
+        result, numbers, first = empty((len(order.sources), self.outputs)), array(rows), 0
+        for stack in self.stacks:
+            last = first + stack.count
+            stack.multiply(numbers, order.sources, order.stops[first : last + 1], self.block, result)
+            first = last
+        return tensor(result)
 
 
-def _library_product(rows: Tensor, weight: Tensor) -> Tensor:
-    if weight.dtype == torch.float32:
-        return product(rows, weight)
-    parts = [product(rows, part.float()) for part in weight.split(_COLUMNS_AT_ONCE, 1)]
-    return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+def _keeps_codes(weight: Tensor | QuantTensor) -> bool:
+    return isinstance(weight, QuantTensor) and can_keep_codes(weight)
 
 
-def multiply(rows: Array, weights: Array, block: int, order: Order) -> Array:
-    """Products by the kernel; see :class:`Maps`."""
-    maps, channels, outputs = weights.shape
-    count = len(order.sources)
-    result = np.empty((count, outputs), np.float32)
-    chunk = 2048 if count <= 2 * maps else 256
-    arguments = (rows, order.sources, order.stops, weights, block, chunk, result)
-    over_rows(_multiply, -(-outputs // _SHARE), channels * count * _SHARE // 8, *arguments)
-    return result
+def _numbers(weight: Tensor | QuantTensor, copies: str) -> Tensor:
+    """The numbers of a weight: bf16 where that loses nothing and saves what is scarce, else float32."""
+    wide = dense(weight, torch.float32)
+    if copies == "packed" or wide.numel() > _LARGE_NUMBERS:
+        narrow = wide.bfloat16()
+        return narrow if torch.equal(narrow.float(), wide) else wide
+    return wide
+
+
+def _kind(weight: Tensor | QuantTensor) -> str:
+    return weight.format if isinstance(weight, QuantTensor) else str(weight.dtype)
+
+
+def _stack(maps: list[Any]) -> Panels:
+    """Maps of the same kind."""
+    return Panels.of_codes(maps) if isinstance(maps[0], QuantTensor) else Panels.of_numbers(maps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,85 +133,43 @@ def map_of_column(num_rows: int, num_maps: int) -> Order:
     return Order(sources, np.arange(num_maps + 1, dtype=np.int32) * np.int32(num_rows))
 
 
-@kernel
-def _add_block(row: Any, weight: Any, start: Any, stop: Any, begin: Any, end: Any, sums: Any) -> None:
-    """Sums of the products of one block of channels for a range of outputs, one channel after the other."""
-    width = end - begin
-    for output in range(width):
-        sums[output] = np.float32(0.0)
-    channel = start
-    while channel + 4 <= stop:
-        a, b, c, d = row[channel], row[channel + 1], row[channel + 2], row[channel + 3]
-        first, second = weight[channel, begin:end], weight[channel + 1, begin:end]
-        third, fourth = weight[channel + 2, begin:end], weight[channel + 3, begin:end]
-        for output in range(width):
-            total = sums[output] + a * widened(first[output])
-            total = total + b * widened(second[output])
-            total = total + c * widened(third[output])
-            sums[output] = total + d * widened(fourth[output])
-        channel += 4
-    while channel < stop:
-        a, first = row[channel], weight[channel, begin:end]
-        for output in range(width):
-            sums[output] = sums[output] + a * widened(first[output])
-        channel += 1
-
-
-@kernel
-def _multiply(
-    rows: Any, sources: Any, stops: Any, weights: Any, block: Any, chunk: Any, result: Any, first: Any, last: Any
-) -> None:
-    """Shares ``first .. last - 1`` of the outputs of every map, a chunk of outputs at a time."""
-    channels, outputs = weights.shape[1], weights.shape[2]
-    sums = np.empty(chunk, np.float32)
-    final = min(last * _SHARE, outputs)
-    for begin in range(first * _SHARE, final, chunk):
-        end = min(begin + chunk, final)
-        for number in range(len(weights)):
-            for start in range(0, channels if stops[number] < stops[number + 1] else 0, block):
-                stop = min(start + block, channels)
-                for index in range(stops[number], stops[number + 1]):
-                    _add_block(rows[sources[index]], weights[number], start, stop, begin, end, sums)
-                    made = result[index, begin:end]
-                    for output in range(len(made)):
-                        made[output] = (made[output] if start else np.float32(0.0)) + sums[output]
-
-
 @lru_cache(maxsize=256)
 def summation_block(channels: int, outputs: int) -> int:
     """The block with which the kernel gives the library's bits, or 0 when none of those tried does."""
     if outputs < _NARROW:
         return 0
     generator = torch.Generator().manual_seed(0)
-    count = max(fewest_rows(torch.float32), 1)
-    width = outputs if outputs <= 256 else 256 + outputs % _SHARE
-    rows = torch.randn(count + 1, channels, generator=generator)
-    weight = torch.randn(width, channels, generator=generator).t().contiguous()
-    expected = torch.mm(rows, weight)
-    order, maps = one_map(count + 1), weight.unsqueeze(0).numpy()
+    count = max(fewest_rows(torch.float32), 1) + 1
+    width = outputs if outputs <= _TRIED_OUTPUTS else _TRIED_OUTPUTS + outputs % 64
+    rows = torch.randn(count, channels, generator=generator)
+    weight = torch.randn(width, channels, generator=generator)
+    expected = torch.mm(rows, weight.t().contiguous())
+    panels = Panels.of_numbers([weight])
     for block in (channels, *_TRIED_BLOCKS):
-        if np.array_equal(multiply(rows.numpy(), maps, block, order), expected.numpy()):
+        if torch.equal(Maps((panels,), width, block)(rows, one_map(count)), expected):
             return block
     return 0
 
 
-def dense_maps(weight: Tensor | QuantTensor) -> Tensor:
-    """A weight ``[..., out, in]`` as contiguous float32 ``[..., in, out]``, exact."""
-    return dense(weight, torch.float32).transpose(-1, -2).contiguous()
-
-
 def pack_maps(weights: Mapping[str, Any], site: Site) -> Mapping[str, Any]:
     """Every weight as the maps of one product, or of one product for each of ``groups``."""
-    groups = site.attributes.get("groups", 1)
+    groups, copies = site.attributes.get("groups", 1), weight_copies(site)
     return {
-        name: Packed(Maps.of(group_maps(dense_maps(weight), groups)), tuple(weight.shape))
+        name: Packed(Maps.of(group_maps(weight, groups), copies), tuple(weight.shape))
         for name, weight in weights.items()
     }
 
 
-def group_maps(weight: Tensor, groups: int) -> Tensor:
-    """A map ``[in, groups * rank]`` as ``[groups, in, rank]``."""
-    return weight.unflatten(1, (groups, -1)).transpose(0, 1).contiguous()
+def group_maps(weight: Tensor | QuantTensor, groups: int) -> list[Tensor | QuantTensor]:
+    """The maps of every group of a weight ``[groups * rank, channels]``; dense where a scale spans two of them."""
+    rank = weight.shape[0] // groups
+    if groups == 1:
+        return [weight]
+    if isinstance(weight, QuantTensor) and rank % weight.spec.rows == 0:
+        scales = weight.scale.split(rank // weight.spec.rows)
+        parts = zip(weight.data.split(rank), scales, strict=True)
+        return [QuantTensor(data, scale, weight.format, weight.storage) for data, scale in parts]
+    return list(dense(weight, torch.float32).split(rank))
 
 
 def run_linear(x: Tensor | QuantTensor, weight: Packed, *, out: str) -> Tensor:
@@ -226,12 +185,9 @@ def run_grouped_linear(x: Tensor | QuantTensor, weight: Packed, *, groups: int, 
 
 def grouped_product(rows: Tensor, maps: Maps, groups: int) -> Tensor:
     """``[T, groups * rank]``: each group of channels times the map of its group."""
-    count, (width, rank) = rows.shape[0], maps.dense.shape[1:]
-    if 0 < count * groups < maps.few or maps.dense.dtype != torch.float32:
-        results = maps(rows.reshape(count * groups, width), map_of_column(count, groups)).view(groups, count, rank)
-    else:
-        return library_grouped_product(rows, maps.dense)
-    return results.transpose(0, 1).reshape(count, groups * rank)
+    count = rows.shape[0]
+    results = maps(rows.reshape(count * groups, -1), map_of_column(count, groups)).view(groups, count, maps.outputs)
+    return results.transpose(0, 1).reshape(count, groups * maps.outputs)
 
 
 def run_vocabulary_logits(x: Tensor, head: Packed) -> Tensor:

@@ -30,6 +30,30 @@ def dot(a: Any, b: Any) -> Any:
     return total
 
 
+@reduction
+def four_dots(a: Any, b: Any, c: Any, d: Any, row: Any) -> Any:
+    """Sums of the products of four float32 rows and one more, which is read once."""
+    first, second, third, fourth = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
+    for column in range(len(row)):
+        value = row[column]
+        first += a[column] * value
+        second += b[column] * value
+        third += c[column] * value
+        fourth += d[column] * value
+    return first, second, third, fourth
+
+
+@kernel
+def dots(table: Any, row: Any, result: Any) -> None:
+    """Sums of the products of every row of a float32 table and one more row."""
+    count = len(table)
+    for line in range(0, count - 3, 4):
+        a, b, c, d = four_dots(table[line], table[line + 1], table[line + 2], table[line + 3], row)
+        result[line], result[line + 1], result[line + 2], result[line + 3] = a, b, c, d
+    for line in range(count - count % 4, count):
+        result[line] = dot(table[line], row)
+
+
 @kernel
 def inverse_rms(row: Any, eps: Any) -> Any:
     """One over the root-mean-square of a float32 row."""

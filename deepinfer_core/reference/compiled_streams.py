@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepinfer_core.reference.compiled import array, empty, kernel, narrowed, over_rows, tensor, widened
-from deepinfer_core.reference.compiled_rows import dot, inverse_rms, norm_in_place, widen
+from deepinfer_core.reference.compiled_rows import dot, dots, inverse_rms, norm_in_place, widen
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,15 +72,16 @@ def _mix_row(
     table: Any,
 ) -> None:
     """Mixing numbers of one row of all streams."""
-    count = len(pre)
+    count, sums = len(pre), np.empty(len(function), np.float32)
     inverse = inverse_rms(wide, norm_eps)
+    dots(function, wide, sums)
     for place in range(count):
-        pre[place] = _sigmoid(dot(function[place], wide) * inverse * scale[0] + base[place]) + eps
+        pre[place] = _sigmoid(sums[place] * inverse * scale[0] + base[place]) + eps
         line = count + place
-        post[place] = np.float32(2.0) * _sigmoid(dot(function[line], wide) * inverse * scale[1] + base[line])
+        post[place] = np.float32(2.0) * _sigmoid(sums[line] * inverse * scale[1] + base[line])
         for other in range(count):
             line = (2 + place) * count + other
-            table[place, other] = dot(function[line], wide) * inverse * scale[2] + base[line]
+            table[place, other] = sums[line] * inverse * scale[2] + base[line]
     _row_softmax(table, eps)
     _sinkhorn(table, eps, iterations)
 

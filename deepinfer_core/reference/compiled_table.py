@@ -10,6 +10,7 @@ from deepinfer_core.ops.attention.metadata import entry_metadata, entry_slots, w
 from deepinfer_core.ops.attention.project_output import project_output
 from deepinfer_core.ops.attention.sparse_decode import sparse_decode
 from deepinfer_core.ops.attention.sparse_prefill import sparse_prefill
+from deepinfer_core.ops.attention.window_indices import window_indices
 from deepinfer_core.ops.declare import Op
 from deepinfer_core.ops.embedding.vocabulary_logits import vocabulary_logits
 from deepinfer_core.ops.engram.gate import gate
@@ -42,6 +43,7 @@ from deepinfer_core.reference.compiled_metadata import (
     run_entry_slots,
     run_hash_rows,
     run_ngram_context,
+    run_window_indices,
     run_window_slots,
 )
 from deepinfer_core.reference.compiled_products import (
@@ -118,5 +120,6 @@ COMPILED: Mapping[Op[..., Any], tuple[Implementation, ...]] = {
     store: _by_row(run_store),
     update: _by_row(run_update),
     vocabulary_logits: _with_products(run_vocabulary_logits, pack_maps),
+    window_indices: _by_step(run_window_indices),
     window_slots: _by_row(run_window_slots),
 }

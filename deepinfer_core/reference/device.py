@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,16 @@ class EagerGraph:
     """A graph where nothing can be recorded: replaying calls the work again."""
 
     replay: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies that were made at once."""
+
+    tensors: tuple[Tensor, ...]
+
+    def wait(self) -> tuple[Tensor, ...]:
+        return self.tensors
 
 
 class HostDevice:
@@ -65,6 +75,9 @@ class HostDevice:
 
     def upload(self, host: Tensor) -> Tensor:
         return host.clone()
+
+    def download(self, tensors: Sequence[Tensor]) -> Copies:
+        return Copies(tuple(tensor.clone() for tensor in tensors))
 
     def capture(self, work: Callable[[], None]) -> EagerGraph:
         return EagerGraph(work)

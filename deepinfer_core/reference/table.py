@@ -11,11 +11,13 @@ from deepinfer_core.ops.attention.project_output import project_output
 from deepinfer_core.ops.attention.sparse_decode import sparse_decode
 from deepinfer_core.ops.attention.sparse_prefill import sparse_prefill
 from deepinfer_core.ops.declare import Op
+from deepinfer_core.ops.embedding.pending_tokens import remember_tokens, resolve_tokens
 from deepinfer_core.ops.embedding.vocabulary_logits import vocabulary_logits
 from deepinfer_core.ops.engram.gate import gate
 from deepinfer_core.ops.engram.lookup import lookup
 from deepinfer_core.ops.hyper_connection.enter import enter
 from deepinfer_core.ops.hyper_connection.mixes import mixes
+from deepinfer_core.ops.hyper_connection.retain_rows import retain_rows
 from deepinfer_core.ops.hyper_connection.streams import collapse, update
 from deepinfer_core.ops.indexer.index_scores import index_scores
 from deepinfer_core.ops.indexer.select_entries import select_entries, select_within_candidates
@@ -43,9 +45,11 @@ from deepinfer_core.reference.linear import pack_groups, run_grouped_linear, run
 from deepinfer_core.reference.metadata import run_entry_slots, run_window_slots
 from deepinfer_core.reference.norm import run_rms_norm, run_rms_norm_quantize
 from deepinfer_core.reference.pairs import run_compress_pairs
+from deepinfer_core.reference.pending_tokens import run_remember_tokens, run_resolve_tokens
 from deepinfer_core.reference.prefill_attention import run_sparse_prefill
 from deepinfer_core.reference.products import pack_dense
 from deepinfer_core.reference.quantize import run_dequantize, run_quantize
+from deepinfer_core.reference.retain_rows import run_retain_rows
 from deepinfer_core.reference.rotary import run_apply_rotary
 from deepinfer_core.reference.routing import run_route, run_select_experts
 from deepinfer_core.reference.selection import run_index_scores, run_select_entries, run_select_within_candidates
@@ -98,6 +102,9 @@ _WITH_TORCH: Mapping[Op[..., Any], tuple[Implementation, ...]] = {
     mixes: _with_products(run_mixes),
     project_output: _with_products(run_project_output, pack=pack_output),
     quantize: _by_row(run_quantize),
+    remember_tokens: (Implementation(run_remember_tokens, row_invariant=True),),
+    resolve_tokens: (Implementation(run_resolve_tokens, row_invariant=True),),
+    retain_rows: (Implementation(run_retain_rows, row_invariant=True),),
     rms_norm: _by_row(run_rms_norm),
     rms_norm_quantize: _by_row(run_rms_norm_quantize, attribute_in("format", "mxfp8", "mxfp4")),
     rotate_store: _by_row(run_rotate_store),

@@ -7,15 +7,17 @@ sequence -1, sequences that are missing have no blocks and the dummy state slot.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from deepinfer_core.model.step_inputs import StepInputs
 from deepinfer_core.runtime.batch import NO_COMPRESSED_ID, SequenceRows
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from deepinfer_core.backend.device import CapturedGraph
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _PADDING = {"compressed_ids": NO_COMPRESSED_ID, "row_sequence": -1, "ngram_history": NO_COMPRESSED_ID}
 """Values of padding rows and sequences where they are not 0."""
+_NO_HISTORY = (NO_COMPRESSED_ID,) * 16
+"""At least as long as any n-gram reaches back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,36 +60,35 @@ class StepBuffer:
         sizes = [rows * width for rows, width in self._shapes.values()]
         self._host = torch.zeros(sum(sizes), dtype=torch.int32)
         self._storage = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
-        self._host_views = self._views(self._host)
-        self._block_table = self._host_views["block_table"].numpy()
-        self._blocks: list[list[int]] = [[] for _ in range(bucket.sequences)]
-        views = self._views(self._storage)
-        self.inputs = StepInputs(**views, host_query_lengths=None, host_context_lengths=None)
+        self._columns = {name: view.numpy() for name, view in self._views(self._host).items()}
+        self._block_table = self._columns.pop("block_table")
+        self._history = self._columns.pop("ngram_history")
+        self._written = [_Written() for _ in range(bucket.sequences)]
+        self.inputs = StepInputs(**self._views(self._storage), host_query_lengths=None, host_context_lengths=None)
 
     def fill(self, sequences: Sequence[SequenceRows]) -> Tensor:
         """Write a step into the host's copy of the buffer and return it; the caller uploads it."""
-        for name, view in self._host_views.items():
-            if name != "block_table":
-                view.fill_(_PADDING.get(name, 0))
         for name, values in _columns(sequences).items():
-            self._host_views[name][: len(values)] = torch.tensor(values, dtype=torch.int32)
-        for index, sequence in enumerate(sequences):
-            history = list(sequence.ngram_history)[: self._host_views["ngram_history"].shape[1]]
-            self._host_views["ngram_history"][index, : len(history)] = torch.tensor(history, dtype=torch.int32)
-        for index in range(len(self._blocks)):
-            self._write_blocks(index, sequences[index].blocks if index < len(sequences) else ())
+            column, count = self._columns[name], len(values)
+            column[:count] = values
+            column[count:] = _PADDING.get(name, 0)
+        self._fill_history(sequences)
+        for index, written in enumerate(self._written):
+            if index < len(sequences):
+                sequence = sequences[index]
+                written.update(self._block_table[index], sequence.blocks, sequence.owner)
+            else:
+                written.update(self._block_table[index], (), None)
         return self._host
 
-    def _write_blocks(self, index: int, blocks: Sequence[int]) -> None:
-        """One row of the block table. From step to step it grows at its end, if at all: only that part is written."""
-        written = self._blocks[index]
-        if written != list(blocks[: len(written)]):
-            self._block_table[index] = 0
-            written.clear()
-        more = blocks[len(written) :]
-        if more:
-            self._block_table[index, len(written) : len(blocks)] = more
-            written.extend(more)
+    def _fill_history(self, sequences: Sequence[SequenceRows]) -> None:
+        """Compressed ids before each sequence's rows, padded at the end."""
+        lookback = self._history.shape[1]
+        if lookback:
+            rows = [[*s.ngram_history[:lookback], *_NO_HISTORY[len(s.ngram_history) : lookback]] for s in sequences]
+            if rows:
+                self._history[: len(rows)] = rows
+            self._history[len(rows) :] = NO_COMPRESSED_ID
 
     def take(self, uploaded: Tensor) -> None:
         """Copy an uploaded step to where the recording reads it."""
@@ -97,6 +100,27 @@ class StepBuffer:
         for (name, (rows, width)), piece in zip(self._shapes.items(), pieces, strict=True):
             shaped[name] = piece.view(rows, width) if name in ("ngram_history", "block_table") else piece
         return shaped
+
+
+@dataclass(slots=True)
+class _Written:
+    """What one row of the block table holds. From step to step it grows at its end, if at all: only that is written."""
+
+    owner: object = None
+    blocks: list[int] = field(default_factory=list)
+
+    def update(self, row: NDArray[np.int32], blocks: Sequence[int], owner: object) -> None:
+        """Bring the row up to date."""
+        count = len(self.blocks)
+        is_longer = len(blocks) >= count
+        if not (is_longer and (owner == self.owner if owner is not None else self.blocks == list(blocks[:count]))):
+            row[:count] = 0
+            self.blocks, count = [], 0
+        self.owner = owner
+        if len(blocks) > count:
+            more = blocks[count:]
+            row[count : len(blocks)] = more
+            self.blocks.extend(more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +135,17 @@ class _Recording:
 class CapturedDecode:
     """Decode steps of one model over one set of caches, a recording for each bucket that was met."""
 
-    def __init__(self, model: BoundModel, caches: KVCaches) -> None:
+    def __init__(self, model: BoundModel, caches: KVCaches, latest: Tensor) -> None:
+        """Record nothing yet.
+
+        Args:
+            model: The model.
+            caches: Written by every step.
+            latest: Token sampled last for each state slot, for rows that are pending ``[slots]`` int32.
+        """
         self._model = model
         self._caches = caches
+        self._latest = latest
         self._recordings: dict[Bucket, _Recording] = {}
 
     @property
@@ -147,7 +179,7 @@ class CapturedDecode:
         latest: dict[str, tuple[Tensor, StepContext]] = {}
 
         def work() -> None:
-            step = model.graph.begin(buffer.inputs, self._caches)
+            step = model.graph.begin(model.feedback.resolve(buffer.inputs, self._latest), self._caches)
             latest["step"] = model.graph.forward(step), step
 
         work()

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from deepinfer_core.config.prompt_truncation import NO_TRUNCATION, PromptTruncation
 from deepinfer_core.model.draft import DraftInputs
+from deepinfer_core.ops.embedding.pending_tokens import PENDING
 from deepinfer_core.runtime.batch import SequenceRows, int32_row, step_inputs
 from deepinfer_core.runtime.captured import CapturedDecode
 
@@ -40,21 +42,61 @@ class Drafts:
     confidence: Tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenRows:
+    """What a forward pass returns.
+
+    Attributes:
+        rows: Normed hidden rows ``[R, H]``; a later decode step may overwrite those of a decode step.
+        lengths: How many of them belong to each sequence: all rows of its chunk, or its last ones.
+    """
+
+    rows: Tensor
+    lengths: tuple[int, ...]
+
+
 class Executor:
     """One model, one set of caches; a step is one forward pass."""
 
-    def __init__(self, model: BoundModel, caches: KVCaches, *, drafting: bool = False) -> None:
+    def __init__(
+        self,
+        model: BoundModel,
+        caches: KVCaches,
+        *,
+        drafting: bool = False,
+        truncation: PromptTruncation = NO_TRUNCATION,
+    ) -> None:
         """Take a bound model and caches that were allocated for it.
 
         Args:
             model: The model.
             caches: Written by every step.
             drafting: Also store the draft module's context keys in every step.
+            truncation: How much of prompts the decoder layers see.
         """
         self.model = model
         self.caches = caches
-        self._draft = model.graph.draft if drafting else None
-        self._captured = CapturedDecode(model, caches) if model.captures_graphs else None
+        self._drafting = drafting
+        self._truncation = truncation
+        self._latest = torch.zeros(caches.slot_pool.shape[0], dtype=torch.int32, device=model.device.torch_device)
+        self._captured = CapturedDecode(model, caches, self._latest) if model.captures_graphs else None
+
+    def forward(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> HiddenRows:
+        """One forward pass, as the engine wants its rows."""
+        hidden, step = self.run(sequences, prefill=prefill)
+        lengths = step.inputs.returned_lengths if prefill else tuple(len(s.token_ids) for s in sequences)
+        return HiddenRows(rows=hidden, lengths=lengths)
+
+    @torch.inference_mode()
+    def remember(self, token_ids: Tensor, slots: Sequence[int]) -> None:
+        """Keep sampled tokens ``[n]`` for the steps whose rows of these state slots are pending."""
+        self.model.feedback.remember(token_ids, self.model.device.upload(int32_row(list(slots))), self._latest)
+
+    @torch.inference_mode()
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole state slots, behind the steps so far: ``(source, destination)``, all destinations distinct."""
+        if pairs:
+            self.model.pool_copies(self.caches.slot_pool, self.model.device.upload(int32_row([*map(list, pairs)])))
 
     @torch.inference_mode()
     def run(
@@ -68,17 +110,19 @@ class Executor:
             hidden, step = self._captured.run(sequences)
         else:
             hidden, step = self._run_eagerly(sequences, prefill, record)
-        if self._draft is not None:
-            self._draft.write_context(
-                self.features(step), step.inputs.positions, step.window_stores, self.caches.draft_window
-            )
+        if self._drafting:
+            self.model.graph.write_draft_context(step)
         return hidden, step
 
     def _run_eagerly(
         self, sequences: Sequence[SequenceRows], prefill: bool, record: Recorder | None
     ) -> tuple[Tensor, StepContext]:
         model = self.model
-        inputs = step_inputs(sequences, prefill=prefill, lookback=model.lookback, device=model.device)
+        inputs = step_inputs(
+            sequences, prefill=prefill, lookback=model.lookback, device=model.device, truncation=self._truncation
+        )
+        if not prefill and any(PENDING in sequence.token_ids for sequence in sequences):
+            inputs = model.feedback.resolve(inputs, self._latest)
         step = model.graph.begin(inputs, self.caches, record)
         return model.graph.forward(step), step
 

@@ -14,12 +14,16 @@ from deepinfer_core.model.blocks.settings import Builder
 from deepinfer_core.model.cache_layout import CacheLayout, cache_layout
 from deepinfer_core.model.engram_tables import engram_tables
 from deepinfer_core.model.graph import HashSetup, ModelGraph
+from deepinfer_core.ops.kv_cache.store import copy_blocks
 from deepinfer_core.ops.rotary.frequencies import rotary_table
 from deepinfer_core.runtime.cache import allocate_caches
 from deepinfer_core.runtime.parameters import to_device
 from deepinfer_core.runtime.sampler import Sampler
+from deepinfer_core.runtime.token_feedback import TokenFeedback
+from deepinfer_core.runtime.workspace import EngineLimits, Workspace, plan_workspace
 
 if TYPE_CHECKING:
+    from deepinfer_core.backend.binding import BoundOp
     from deepinfer_core.backend.device import Device
     from deepinfer_core.backend.interface import Backend
     from deepinfer_core.backend.report import BindingReport
@@ -41,11 +45,15 @@ class BoundModel:
         device: Where it runs.
         graph: The bound graph.
         sampler: Chooses tokens from logits.
+        feedback: Hands sampled tokens to the next step.
+        pool_copies: Copies whole blocks or state slots.
         layout: What its caches look like.
         report: Which ops run natively.
         max_positions: Positions that the rotary tables cover.
         compressed_map: Token id -> compressed id.
         captures_graphs: Decode steps are recorded and replayed.
+        is_asynchronous: Steps run behind the host.
+        ops: Every op that was bound for it.
     """
 
     architecture: ModelArchitecture
@@ -53,17 +61,25 @@ class BoundModel:
     device: Device
     graph: ModelGraph
     sampler: Sampler
+    feedback: TokenFeedback
+    pool_copies: BoundOp
     layout: CacheLayout
     report: BindingReport
     max_positions: int
     compressed_map: tuple[int, ...]
     captures_graphs: bool = False
+    is_asynchronous: bool = False
+    ops: tuple[BoundOp, ...] = ()
 
     @property
     def lookback(self) -> int:
         """Compressed ids before a row that its n-grams reach."""
         engram = self.architecture.engram
         return engram.max_ngram - 1 if engram else 0
+
+    def workspace(self, limits: EngineLimits) -> Workspace:
+        """What steps within these limits take on the device besides weights and caches."""
+        return plan_workspace(self.architecture, self.numerics, self.ops, limits, keeps_both=self.captures_graphs)
 
     def allocate(self, num_blocks: int, num_slots: int) -> KVCaches:
         """Caches for this model; block 0 and slot 0 are dummies on top of the numbers given."""
@@ -79,6 +95,7 @@ def bind_model(
     numerics: Numerics,
     policy: FallbackPolicy = FallbackPolicy.ALLOW_REFERENCE,
     max_positions: int = 0,
+    batch_invariant: bool = False,
 ) -> BoundModel:
     """Bind a model to a backend.
 
@@ -90,9 +107,10 @@ def bind_model(
         numerics: Arithmetic of the run.
         policy: What is accepted besides native implementations.
         max_positions: Longest context; 0 takes the model's maximum.
+        batch_invariant: Bind only implementations that give a row the same bits in any company.
 
     Raises:
-        UnsupportedByBackend: The policy refuses how some op would run; all are listed.
+        UnsupportedByBackend: The policy refuses how some op would run, or it is not row-invariant; all are listed.
         ConfigError: ``max_positions`` exceeds what the model was made for.
     """
     limit = architecture.max_position_embeddings
@@ -102,7 +120,7 @@ def bind_model(
         )
     positions = max_positions or limit
     device = backend.device()
-    binder = Binder(backend, policy, numerics.activation)
+    binder = Binder(backend, policy, numerics.activation, row_invariant=batch_invariant)
     table_rows = positions + (architecture.draft.block_size if architecture.draft else 0)
     plain, compressed = (rotary_table(table_rows, architecture.attention, compressed=c) for c in (False, True))
     tables = (plain.to(device.torch_device), compressed.to(device.torch_device))
@@ -110,6 +128,8 @@ def bind_model(
     setup = _hash_setup(architecture, compressed_map)
     graph = ModelGraph(builder, parameters, setup)
     sampler = Sampler(binder, vocab_size=architecture.vocab_size, eos_token_id=architecture.eos_token_id)
+    feedback = TokenFeedback(binder, compressed_map, vocab_size=architecture.vocab_size)
+    pool_copies = binder.bind(copy_blocks)
     report = binder.finish()
     log.info(report.summary())
     wide_bytes = 8 if numerics.activation == "f64" else 4
@@ -119,11 +139,15 @@ def bind_model(
         device=device,
         graph=graph,
         sampler=sampler,
+        feedback=feedback,
+        pool_copies=pool_copies,
         layout=cache_layout(architecture, wide_bytes=wide_bytes),
         report=report,
         max_positions=positions,
         compressed_map=compressed_map,
         captures_graphs=backend.capabilities.graph_capture,
+        is_asynchronous=backend.capabilities.asynchronous,
+        ops=tuple(binder.bound),
     )
 
 

@@ -68,8 +68,23 @@ class SampledRows:
     drawable: Tensor
     logprobs: tuple[Tensor, Tensor, Tensor, Tensor] | None
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Everything, in the order in which :meth:`of` takes it."""
+        return (self.token_ids, self.finite, self.drawable, *(self.logprobs or ()))
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> SampledRows:
+        """The rows that these tensors describe."""
+        token_ids, finite, drawable, *reported = tensors
+        logprobs = None
+        if reported:
+            chosen, ranks, best, best_ids = reported
+            logprobs = chosen, ranks, best, best_ids
+        return cls(token_ids=token_ids, finite=finite, drawable=drawable, logprobs=logprobs)
+
     def on_host(self, rows: Sequence[SamplingRow]) -> list[SampledToken]:
-        """Wait for the device and return one record per row, logprobs cut to what each request asked."""
+        """One record per row, logprobs cut to what each request asked; waits if the tensors are on a device."""
         ids, finite, drawable = self.token_ids.tolist(), self.finite.tolist(), self.drawable.tolist()
         reported = _by_token(self.logprobs, ids, [row.params.logprobs for row in rows])
         return [
@@ -78,6 +93,35 @@ class SampledRows:
             )
             for token, fine, possible, values in zip(ids, finite, drawable, reported, strict=True)
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredRows:
+    """Log-probabilities of known tokens, on a device or on the host.
+
+    Attributes:
+        finite: ``[n]`` bool, False where the model's logits define no distribution.
+        logprobs: What ``sampling.top_logprobs`` returned.
+    """
+
+    finite: Tensor
+    logprobs: tuple[Tensor, Tensor, Tensor, Tensor]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Everything, in the order in which :meth:`of` takes it."""
+        return (self.finite, *self.logprobs)
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> ScoredRows:
+        """The rows that these tensors describe."""
+        finite, chosen, ranks, best, best_ids = tensors
+        return cls(finite=finite, logprobs=(chosen, ranks, best, best_ids))
+
+    def on_host(self, token_ids: Sequence[int], num_alternatives: int) -> list[dict[int, TokenLogprob]]:
+        """Per row the token, then the alternatives best first; nothing where the logits are not finite."""
+        found = _by_token(self.logprobs, token_ids, [num_alternatives] * len(token_ids))
+        return [row if fine else {} for row, fine in zip(found, self.finite.tolist(), strict=True)]
 
 
 def _by_token(
@@ -153,22 +197,17 @@ class Sampler:
             token_ids=token_ids, finite=finite, drawable=drawable, logprobs=self._report(logits, token_ids, rows)
         )
 
-    def score(self, logits: Tensor, token_ids: Sequence[int], num_alternatives: int) -> list[dict[int, TokenLogprob]]:
-        """Log-probabilities of tokens that are known, such as those of a prompt; waits for the device.
+    def score(self, logits: Tensor, token_ids: Sequence[int], num_alternatives: int) -> ScoredRows:
+        """Log-probabilities of tokens that are known, such as those of a prompt.
 
         Args:
             logits: ``[n, V]`` f32 as the model gave them; not changed.
             token_ids: The token that each row was to predict.
             num_alternatives: Best tokens to report with each.
-
-        Returns:
-            Per row the token, then the alternatives best first; nothing where the logits are not finite.
         """
-        finite = self._finite_rows(logits).tolist()
         ids = self._upload(torch.tensor(token_ids, dtype=torch.int32))
         values = self._reporter(num_alternatives)(logits, ids)
-        found = _by_token(values, token_ids, [num_alternatives] * len(token_ids))
-        return [row if fine else {} for row, fine in zip(found, finite, strict=True)]
+        return ScoredRows(finite=self._finite_rows(logits), logprobs=values)
 
     def _restrict(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
         """Bias, allowed tokens and penalties; the logits themselves when nobody asks for any."""

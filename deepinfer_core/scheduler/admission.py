@@ -11,8 +11,8 @@ from deepinfer_core.scheduler.cache_memory import CacheMemory
 from deepinfer_core.scheduler.sequence import Sequence
 
 
-def check(sequence: Sequence, config: SchedulerConfig, memory: CacheMemory) -> None:
-    """Refuse a sequence that no step could ever hold.
+def check(sequence: Sequence, config: SchedulerConfig, memory: CacheMemory, *, num_waiting: int = 0) -> None:
+    """Refuse a sequence that no step could ever hold, or that would wait behind too many.
 
     Raises:
         RequestError: Every reason, each with the value, the limit and the remedy.
@@ -20,6 +20,11 @@ def check(sequence: Sequence, config: SchedulerConfig, memory: CacheMemory) -> N
     problems = [*_nothing_to_do(sequence), *_too_long(sequence, config, memory)]
     if math.isnan(sequence.deadline):
         problems.append("its deadline is not a number; give a time, or leave it out")
+    if config.max_num_waiting and num_waiting >= config.max_num_waiting:
+        problems.append(
+            f"{num_waiting} sequences wait already, and max_num_waiting={config.max_num_waiting}; try again later or "
+            "raise max_num_waiting"
+        )
     if problems:
         raise RequestError(describe(f"request {sequence.request_id!r}", problems))
 

@@ -8,9 +8,10 @@ from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.errors import require
 from deepinfer_core.scheduler.cache_memory import CacheMemory
 from deepinfer_core.scheduler.policy import Load, SchedulingPolicy
+from deepinfer_core.scheduler.prefix_cache import PrefixCache
 from deepinfer_core.scheduler.queues import SortedQueue, by_rank
 from deepinfer_core.scheduler.sequence import Sequence, SequenceStatus
-from deepinfer_core.scheduler.step_plan import SequencePlan, StepKind
+from deepinfer_core.scheduler.step_plan import CacheLoad, SequencePlan, StepKind, StepPlan
 
 
 class Batcher:
@@ -26,42 +27,55 @@ class Batcher:
         num_preemptions: How often memory was taken away.
     """
 
-    def __init__(self, config: SchedulerConfig, policy: SchedulingPolicy, memory: CacheMemory) -> None:
+    def __init__(
+        self, config: SchedulerConfig, policy: SchedulingPolicy, memory: CacheMemory, prefix_cache: PrefixCache
+    ) -> None:
         self.waiting = SortedQueue(by_rank)
         self.running = SortedQueue(by_rank)
         self._config = config
         self._policy = policy
         self._memory = memory
+        self._prefix_cache = prefix_cache
         self.num_preemptions = 0
 
     def load(self, now: float, num_prefill_steps: int, num_decode_steps: int) -> Load:
         """What the policy may look at; the numbers of steps are those in a row."""
         num_decoding = sum(sequence.status is SequenceStatus.DECODING for sequence in self.running)
+        waiting = self.waiting if self._config.max_prefill_delay_ms else ()
         return Load(
             now=now,
             num_waiting=len(self.waiting),
             num_prefilling=len(self.running) - num_decoding,
             num_decoding=num_decoding,
+            num_waiting_tokens=sum(sequence.num_uncomputed_tokens for sequence in waiting),
+            longest_wait_s=max((now - sequence.arrival_time for sequence in waiting), default=0.0),
             num_prefill_steps_in_a_row=num_prefill_steps,
             num_decode_steps_in_a_row=num_decode_steps,
         )
 
-    def compose(self, kind: StepKind, preempted: list[Sequence]) -> list[SequencePlan]:
-        """The entries of a step of this kind, with their memory reserved; none if there is nothing to do.
-
-        Args:
-            kind: Which kind.
-            preempted: Gets the sequences that had to give up their memory.
-        """
-        return self._prefill() if kind is StepKind.PREFILL else self._decode(preempted)
+    def compose(self, kind: StepKind) -> StepPlan:
+        """A step of this kind with its memory reserved; it has no entries if there is nothing to do."""
+        preempted: list[Sequence] = []
+        decodes = self._decode(preempted) if kind is not StepKind.PREFILL else []
+        num_free_rows = self._config.max_num_batched_tokens - sum(entry.num_tokens for entry in decodes)
+        loads, restores = list[CacheLoad](), list[tuple[int, int]]()
+        prefills = (
+            self._prefill(num_free_rows, loads, restores) if kind is not StepKind.DECODE and num_free_rows else []
+        )
+        return StepPlan(
+            decodes=tuple(decodes),
+            prefills=tuple(prefills),
+            preempted=tuple(preempted),
+            loads=tuple(loads),
+            restores=tuple(restores),
+        )
 
     def preempt(self, sequence: Sequence) -> None:
         """Take all memory from a running sequence; it waits, and computes prompt and output anew."""
         self.running.remove(sequence)
         self._memory.release(sequence)
         sequence.status = SequenceStatus.WAITING
-        sequence.num_computed_tokens = 0
-        sequence.num_preemptions += 1
+        sequence.forget_memory()
         self.num_preemptions += 1
         self.waiting.add(sequence)
 
@@ -70,23 +84,27 @@ class Batcher:
         queue = self.waiting if sequence.status is SequenceStatus.WAITING else self.running
         queue.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
-        if not sequence.in_flight:
+        if not sequence.num_steps_in_flight:
             self._memory.release(sequence)
 
-    def _prefill(self) -> list[SequencePlan]:
+    def _prefill(
+        self, num_free_rows: int, loads: list[CacheLoad], restores: list[tuple[int, int]]
+    ) -> list[SequencePlan]:
         """Chunks in the policy's order until the rows are used up; admitted sequences come before waiting ones."""
         entries: list[SequencePlan] = []
-        num_free_rows = self._config.max_num_batched_tokens
         for sequence in self._prefill_candidates():
+            if sequence.status is SequenceStatus.WAITING:
+                if not self._policy.chunk_size(sequence, num_free_rows):
+                    break
+                self._admit(sequence, loads, restores)
             chunk = self._policy.chunk_size(sequence, num_free_rows)
             most = min(sequence.num_uncomputed_tokens, num_free_rows)
             require(0 <= chunk <= most, f"the policy gave {chunk} of at most {most} rows to {sequence!r}")
             if not chunk:
                 break
-            if sequence.status is SequenceStatus.WAITING:
-                self._admit(sequence)
-            entries.append(_rows(sequence, chunk))
-            num_free_rows -= chunk
+            entry = _rows(sequence, _up_to_cut(sequence, chunk), is_prefill=True)
+            entries.append(entry)
+            num_free_rows -= entry.num_tokens
             if not num_free_rows:
                 break
         return entries
@@ -100,19 +118,34 @@ class Batcher:
     def _may_admit(self, sequence: Sequence) -> bool:
         """The admission rule: a place, a slot, its own blocks, and head-room for those who run already.
 
+        One that lost its memory to a step that follows one in flight waits for that one: it may get a token from it.
         Head-room is ``headroom_blocks`` for each admitted sequence that may still need another block; without it, the
         next decode steps would preempt what this step admits. A sequence that is alone needs none.
         """
-        if len(self.running) >= self._config.max_num_seqs:
+        if len(self.running) >= self._config.max_num_seqs or sequence.num_steps_in_flight:
             return False
-        each = self._config.headroom_blocks
-        if self._memory.can_admit(sequence, each * len(self.running)):
+        each, hit = self._config.headroom_blocks, self._prefix_cache.find(sequence)
+        if self._memory.can_admit(sequence, each * len(self.running), hit):
             return True
-        return self._memory.can_admit(sequence, each * sum(map(self._memory.may_grow, self.running)))
+        return self._memory.can_admit(sequence, each * sum(map(self._memory.may_grow, self.running)), hit)
 
-    def _admit(self, sequence: Sequence) -> None:
+    def _admit(self, sequence: Sequence, loads: list[CacheLoad], restores: list[tuple[int, int]]) -> None:
+        """Give a waiting sequence its memory, and what the prefix cache has for it."""
         self.waiting.remove(sequence)
-        self._memory.admit(sequence)
+        cache = self._prefix_cache
+        found = cache.find(sequence)
+        cuts = cache.cut_points(sequence, found)
+        hit, payloads, state = cache.load(sequence, found)
+        self._memory.admit(sequence, hit)
+        loads += [CacheLoad(sequence.block_ids[place], payload, is_slot=False) for place, payload in payloads]
+        if state is not None:
+            loads.append(CacheLoad(sequence.state_slot, state, is_slot=True))
+        elif hit.snapshot is not None:
+            restores.append((cache.use_snapshot(hit.snapshot), sequence.state_slot))
+        sequence.begin_at(hit.resume, window_start=hit.window_start, store_from=hit.store_from)
+        sequence.num_named_blocks = hit.num_blocks if hit.resume else 0
+        sequence.cut_points = cuts
+        cache.count(sequence, hit, len(payloads))
         sequence.status = SequenceStatus.PREFILLING
         self.running.add(sequence)
 
@@ -122,16 +155,16 @@ class Batcher:
         In the policy's order, so that whoever is preempted for another has no entry yet.
         """
         entries: list[SequencePlan] = []
-        decoding = [sequence for sequence in self.running if sequence.status is SequenceStatus.DECODING]
+        decoding = [sequence for sequence in self.running if _can_decode(sequence)]
         num_spare_rows = self._config.max_num_batched_tokens - len(decoding)
         for sequence in decoding:
             if sequence.status is not SequenceStatus.DECODING:
                 break
-            num_drafts = sequence.num_draft_tokens
+            num_drafts = 0 if sequence.num_pending_tokens else sequence.num_draft_tokens
             if num_drafts:
                 num_drafts = min(num_drafts, num_spare_rows, sequence.num_remaining_tokens - 1)
-            if self._make_room(sequence, sequence.num_tokens + num_drafts, preempted):
-                entries.append(_rows(sequence, 1 + num_drafts))
+            if self._make_room(sequence, sequence.num_expected_tokens + num_drafts, preempted):
+                entries.append(_rows(sequence, 1 + num_drafts, is_prefill=False))
                 num_spare_rows -= num_drafts
         return entries
 
@@ -146,11 +179,32 @@ class Batcher:
         return True
 
 
-def _rows(sequence: Sequence, num_tokens: int) -> SequencePlan:
-    """The next rows of a sequence; those that reach its last known token yield new ones."""
+def _can_decode(sequence: Sequence) -> bool:
+    """Whether a row of its last token can run now: that is known or on its way, and not the last one of all."""
+    return (
+        sequence.status is SequenceStatus.DECODING
+        and not sequence.has_open_drafts
+        and sequence.num_remaining_tokens > 0
+    )
+
+
+def _rows(sequence: Sequence, num_tokens: int, *, is_prefill: bool) -> SequencePlan:
+    """The next rows of a sequence; those that reach its last expected token yield new ones."""
+    start = sequence.num_planned_tokens
     return SequencePlan(
         sequence=sequence,
-        start=sequence.num_computed_tokens,
+        start=start,
         num_tokens=num_tokens,
         samples=num_tokens >= sequence.num_uncomputed_tokens,
+        is_prefill=is_prefill,
+        is_pending=start >= sequence.num_tokens,
+        life=sequence.num_preemptions,
+        window_start=sequence.window_start if is_prefill else 0,
+        store_from=sequence.store_from if is_prefill else 0,
     )
+
+
+def _up_to_cut(sequence: Sequence, chunk: int) -> int:
+    """The chunk, or its part before the next position at which prefill should stop."""
+    start = sequence.num_planned_tokens
+    return next((cut - start for cut in sequence.cut_points if start < cut < start + chunk), chunk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from deepinfer_core.config.architecture import BLOCK_TOKENS
 from deepinfer_core.errors import CapacityError
 from deepinfer_core.scheduler.block_pool import BlockPool
+from deepinfer_core.scheduler.prefix_cache import Hit
 from deepinfer_core.scheduler.sequence import Sequence
 
 
@@ -35,17 +36,24 @@ class CacheMemory:
         """Tokens that the whole cache holds."""
         return self.blocks.size * BLOCK_TOKENS
 
-    def can_admit(self, sequence: Sequence, headroom_blocks: int) -> bool:
+    def can_admit(self, sequence: Sequence, headroom_blocks: int, hit: Hit) -> bool:
         """True when a waiting sequence would find its memory and so many blocks would stay free."""
-        needed = blocks_for(sequence.num_tokens + 1)
+        shared = hit.block_ids.values() if hit.resume else ()
+        num_revived = sum(not self.blocks.num_references(block_id) for block_id in shared)
+        needed = blocks_for(sequence.num_tokens + 1) - len(shared) + num_revived
         return self.slots.num_free > 0 and self.blocks.num_free >= needed + headroom_blocks
 
-    def admit(self, sequence: Sequence) -> None:
+    def admit(self, sequence: Sequence, hit: Hit) -> None:
         """Give a sequence its slot, and blocks for all that it knows and the token that comes next.
 
-        The whole prompt has its memory from the first chunk on, so that no prompt gets stuck half-way.
+        The whole prompt has its memory from the first chunk on, so that no prompt gets stuck half-way. Blocks of a hit
+        that are on the device are shared; the others are new.
         """
-        sequence.block_ids = self.blocks.allocate(blocks_for(sequence.num_tokens + 1))
+        shared = hit.block_ids if hit.resume else {}
+        self.blocks.share(shared.values())
+        num_blocks = blocks_for(sequence.num_tokens + 1)
+        fresh = iter(self.blocks.allocate(num_blocks - len(shared)))
+        sequence.block_ids = [shared[place] if place in shared else next(fresh) for place in range(num_blocks)]
         [sequence.state_slot] = self.slots.allocate(1)
 
     def may_grow(self, sequence: Sequence) -> bool:

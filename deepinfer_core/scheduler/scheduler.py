@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection
+from dataclasses import replace
 
+from deepinfer_core.config.prefix_cache import PrefixCacheConfig
 from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.errors import RequestError, require
 from deepinfer_core.logging import get_logger
@@ -12,7 +14,8 @@ from deepinfer_core.scheduler import admission
 from deepinfer_core.scheduler.batching import Batcher
 from deepinfer_core.scheduler.cache_memory import CacheMemory
 from deepinfer_core.scheduler.leases import Leases
-from deepinfer_core.scheduler.policy import DefaultPolicy, SchedulingPolicy
+from deepinfer_core.scheduler.policy import POLICIES, SchedulingPolicy
+from deepinfer_core.scheduler.prefix_cache import PrefixCache
 from deepinfer_core.scheduler.queues import SortedQueue, by_deadline
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence, SequenceStatus
 from deepinfer_core.scheduler.statistics import SchedulerStatistics, Totals
@@ -21,21 +24,39 @@ from deepinfer_core.scheduler.stopping import record_tokens
 
 log = get_logger(__name__)
 
+MAX_STEPS_IN_FLIGHT = 2
+"""One that runs, and one that is queued behind it."""
+
+_ALTERNATIVES = {
+    StepKind.PREFILL: (StepKind.PREFILL, StepKind.DECODE),
+    StepKind.DECODE: (StepKind.DECODE, StepKind.PREFILL),
+    StepKind.MIXED: (StepKind.MIXED,),
+}
+"""What is tried when the policy wants a kind of step, in this order."""
+
 
 class Scheduler:
     """Turns arrivals into steps, and what the steps yield into finished sequences.
 
     The cycle is ``plan``, execution by the caller, ``apply``, ``take_finished``; sequences may be added and ended at
-    any point of it. Every sequence that was added comes out of ``take_finished`` exactly once. Nothing here reads a
+    any point of it. A step may be planned while one other is in flight, that is, not applied yet; a caller who does so
+    must run steps in the order of their plans. Every sequence that was added comes out of ``take_finished`` exactly once. Nothing here reads a
     clock or draws a number: the same calls give the same steps. Not safe for threads: one owner makes all calls.
 
     Attributes:
         config: The budgets.
         leases: References of transfers to the memory of sequences, which outlive them.
+        prefix_cache: What prompts can reuse.
     """
 
     def __init__(
-        self, config: SchedulerConfig, *, num_blocks: int, num_state_slots: int, policy: SchedulingPolicy | None = None
+        self,
+        config: SchedulerConfig,
+        *,
+        num_blocks: int,
+        num_state_slots: int,
+        policy: SchedulingPolicy | None = None,
+        prefix_cache: PrefixCacheConfig | None = None,
     ) -> None:
         """Start empty.
 
@@ -43,19 +64,25 @@ class Scheduler:
             config: Budgets.
             num_blocks: Cache blocks, the dummy not counted; their ids are 1 to ``num_blocks``.
             num_state_slots: State slots, likewise; a sequence holds one from admission to its end.
-            policy: Decides the order and the kind of steps; None for :class:`DefaultPolicy`.
+            policy: Decides the order and the kind of steps; None for the one that the budgets name.
+            prefix_cache: Whether prompts reuse what others left; None for not. State slots of its snapshots follow
+                those of sequences.
 
         Raises:
             CapacityError: There is no block or no state slot.
         """
         self.config = config
-        self._policy = policy or DefaultPolicy(config)
+        self._policy = policy or POLICIES[config.step_policy](config)
         self._memory = CacheMemory(num_blocks, num_state_slots)
-        self._batcher = Batcher(config, self._policy, self._memory)
+        self.prefix_cache = PrefixCache(
+            prefix_cache or PrefixCacheConfig(), self._memory.blocks, first_snapshot=num_state_slots + 1
+        )
+        self._batcher = Batcher(config, self._policy, self._memory, self.prefix_cache)
         self._deadlines = SortedQueue(by_deadline)
         self._unfinished: dict[str, list[Sequence]] = {}
         self._finished: list[Sequence] = []
-        self._planned: StepPlan | None = None
+        self._in_flight: deque[StepPlan] = deque()
+        self._taking: dict[StepPlan, list[tuple[SequencePlan, int]]] = {}
         self._steps_in_a_row: Counter[StepKind] = Counter()
         self._num_arrivals = 0
         self._totals = Totals()
@@ -93,7 +120,8 @@ class Scheduler:
         """Queue a new sequence.
 
         Raises:
-            RequestError: It could never run, or its request has an unfinished sequence of the same index.
+            RequestError: It could never run, its request has an unfinished sequence of the same index, or the queue is
+                full.
         """
         siblings = self._unfinished.get(sequence.request_id, [])
         if any(sibling.index == sequence.index for sibling in siblings):
@@ -113,7 +141,7 @@ class Scheduler:
         Raises:
             RequestError: Every reason, each with the value, the limit and the remedy.
         """
-        admission.check(sequence, self.config, self._memory)
+        admission.check(sequence, self.config, self._memory, num_waiting=len(self._batcher.waiting))
 
     def abort(self, request_id: str) -> int:
         """End all sequences of a request; returns how many that were, 0 when it is unknown or over already."""
@@ -148,47 +176,72 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan | None:
         """Choose the rows of the next step and reserve their memory; ``apply`` or ``cancel`` must follow.
 
+        Rows of sequences that are in a step in flight are those that follow it, as if it had ended no sequence.
+
         Args:
             now: A time that never goes back; deadlines and leases end by it.
 
         Returns:
-            The step, or None when nothing can run: all is finished, or what is left waits for a lease to end.
+            The step, or None when nothing can run: all is finished, or what is left waits for a lease or for a step in
+            flight to end.
         """
-        require(self._planned is None, "a step was planned before the one before it was applied")
+        require(len(self._in_flight) < MAX_STEPS_IN_FLIGHT, "a step was planned before the ones before it were applied")
         self.leases.expire(now)
         while self._deadlines and self._deadlines.first.deadline <= now:
             self.finish(self._deadlines.first, FinishReason.TIMEOUT)
-        preempted: list[Sequence] = []
+        preempted: tuple[Sequence, ...] = ()
         for kind in self._kinds(now):
-            entries = self._batcher.compose(kind, preempted)
-            if entries:
-                return self._begin(StepPlan(kind=kind, entries=tuple(entries), preempted=tuple(preempted)))
-        require(not self._unfinished or len(self.leases) > 0, "sequences wait, but no step can hold any of them")
+            plan = self._batcher.compose(kind)
+            preempted += plan.preempted
+            if plan.entries:
+                return self._begin(replace(plan, preempted=preempted))
+        can_wait = not self._unfinished or len(self.leases) > 0 or self._in_flight
+        require(can_wait, "sequences wait, but no step can hold any of them")
         return None
 
     def apply(self, plan: StepPlan, outcomes: Collection[Outcome]) -> None:
-        """Record what a step yielded.
+        """Record what the oldest step in flight yielded.
+
+        Tokens of a sequence that lost its memory since are kept: the step ran before the memory was used again.
 
         Args:
-            plan: The last plan.
+            plan: That step.
             outcomes: One for each of ``plan.sampling_entries``, in that order.
         """
         num_expected = len(plan.sampling_entries)
         require(len(outcomes) == num_expected, f"a step yielded {len(outcomes)} outcomes for {num_expected} entries")
+        require(bool(self._in_flight) and plan is self._in_flight[0], "a step ended before the one before it")
         rest = iter(outcomes)
-        for entry in self._end(plan):
+        for entry in plan.entries:
             outcome = next(rest) if entry.samples else None
             if not entry.sequence.is_finished:
-                self._advance(plan.kind, entry, outcome)
+                self._advance(entry, outcome)
+        for entry, slot in self._taking.pop(plan):
+            self.prefix_cache.keep(entry, slot)
+        self._end(plan)
 
     def cancel(self, plan: StepPlan) -> None:
-        """Take back the last plan, whose execution failed; its sequences start over, unless the caller ended them.
+        """Take back a step in flight whose execution failed; its sequences start over, unless the caller ended them.
 
-        They lose their memory because the step may have overwritten part of the state that it started from.
+        They lose their memory because the step may have overwritten part of the state that it started from. Where a
+        later step is in flight, it has read that state: then the caller must have ended them all, or cancels the later
+        one first.
         """
-        for entry in self._end(plan):
-            if not entry.sequence.is_finished:
-                self._batcher.preempt(entry.sequence)
+        require(plan in self._in_flight, "a step was cancelled that is not in flight")
+        is_last = plan is self._in_flight[-1]
+        for _, slot in self._taking.pop(plan):
+            self.prefix_cache.drop(slot)
+        self._end(plan)
+        for entry in plan.entries:
+            if entry.sequence.is_finished or not entry.holds_memory:
+                continue
+            require(is_last, f"a step failed that a later one with {entry.sequence!r} builds on")
+            self._batcher.preempt(entry.sequence)
+
+    def cancel_all(self) -> None:
+        """Take back every step in flight."""
+        while self._in_flight:
+            self.cancel(self._in_flight[-1])
 
     def require_all_free(self) -> None:
         """Raise unless all memory came back; for when everything is over.
@@ -198,42 +251,43 @@ class Scheduler:
         """
         self._memory.require_all_free()
 
-    def _kinds(self, now: float) -> tuple[StepKind, StepKind]:
-        """Both kinds of step, the policy's choice first."""
+    def _kinds(self, now: float) -> tuple[StepKind, ...]:
+        """The kinds of step to try, the policy's choice first."""
         in_a_row = self._steps_in_a_row
         load = self._batcher.load(now, in_a_row[StepKind.PREFILL], in_a_row[StepKind.DECODE])
-        prefill_first = self._policy.prefers_prefill(load)
-        return (StepKind.PREFILL, StepKind.DECODE) if prefill_first else (StepKind.DECODE, StepKind.PREFILL)
+        return _ALTERNATIVES[self._policy.kind(load)]
 
     def _begin(self, plan: StepPlan) -> StepPlan:
-        self._planned = plan
+        wanted = ((entry, self.prefix_cache.snapshot_slot(entry)) for entry in plan.entries)
+        places = [(entry, slot) for entry, slot in wanted if slot is not None]
+        plan = replace(plan, snapshots=tuple((entry.sequence.state_slot, slot) for entry, slot in places))
+        self._in_flight.append(plan)
+        self._taking[plan] = places
         for entry in plan.entries:
-            entry.sequence.in_flight = True
+            entry.sequence.begin_step(entry.num_tokens, samples=entry.samples)
         self._steps_in_a_row = Counter({plan.kind: self._steps_in_a_row[plan.kind] + 1})
         self._totals.count(plan)
         return plan
 
-    def _end(self, plan: StepPlan) -> tuple[SequencePlan, ...]:
-        """The step does not use memory any more: what belonged to sequences that ended meanwhile is free now."""
-        require(plan is self._planned, "a step ended that was not the one planned last")
-        self._planned = None
+    def _end(self, plan: StepPlan) -> None:
+        """The step does not use memory any more: what belonged to sequences that ended meanwhile may be free now."""
+        self._in_flight.remove(plan)
         for entry in plan.entries:
-            entry.sequence.in_flight = False
-            if entry.sequence.is_finished:
-                self._memory.release(entry.sequence)
-        return plan.entries
+            sequence = entry.sequence
+            sequence.num_steps_in_flight -= 1
+            if sequence.is_finished and not sequence.num_steps_in_flight:
+                self._memory.release(sequence)
 
-    def _advance(self, kind: StepKind, entry: SequencePlan, outcome: Outcome | None) -> None:
+    def _advance(self, entry: SequencePlan, outcome: Outcome | None) -> None:
         """Count the rows whose entries are valid, and record the tokens that they yielded."""
         sequence = entry.sequence
-        if outcome is None:
-            sequence.num_computed_tokens += entry.num_tokens
-            return
-        num_new, is_decode = len(outcome.token_ids), kind is StepKind.DECODE
-        fewest, most = 0 if outcome.finish_reason else 1, entry.num_tokens if is_decode else 1
-        require(fewest <= num_new <= most, f"{num_new} tokens came from {entry.num_tokens} rows of a sequence")
-        sequence.num_computed_tokens += num_new if is_decode else entry.num_tokens
-        sequence.status = SequenceStatus.DECODING
-        ending = record_tokens(sequence, outcome)
+        num_new = 0 if outcome is None else len(outcome.token_ids)
+        if outcome is not None:
+            fewest, most = 0 if outcome.finish_reason else 1, 1 if entry.is_prefill else entry.num_tokens
+            require(fewest <= num_new <= most, f"{num_new} tokens came from {entry.num_tokens} rows of a sequence")
+        if entry.holds_memory:
+            sequence.end_step(entry.num_tokens, num_new, samples=entry.samples)
+            self.prefix_cache.name_blocks(sequence)
+        ending = record_tokens(sequence, outcome) if outcome is not None else None
         if ending:
             self.finish(sequence, *ending)

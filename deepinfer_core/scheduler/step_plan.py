@@ -9,15 +9,32 @@ from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 
 
 class StepKind(Enum):
-    """The phase of a step; the graph runs one phase at a time, so a plan never mixes them."""
+    """What a step has rows of. The graph runs one phase at a time: a mixed step is two passes and one sampling."""
 
     PREFILL = "prefill"
     """Chunks of prompts, or of prompt and output after a preemption."""
     DECODE = "decode"
     """The last token of each sequence, with drafts to verify behind it."""
+    MIXED = "mixed"
+    """Both."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class CacheLoad:
+    """A payload of an outer tier of the prefix cache, to be written to the device.
+
+    Attributes:
+        place: Block id, or state slot.
+        payload: Its bytes.
+        is_slot: Which of the two.
+    """
+
+    place: int
+    payload: bytes
+    is_slot: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SequencePlan:
     """The rows of one sequence in a step.
 
@@ -27,32 +44,70 @@ class SequencePlan:
         num_tokens: Rows, at positions ``start`` to ``start + num_tokens - 1``. In a decode step those after the first
             are drafts, which ``sequence.token_ids`` does not contain.
         samples: True when the step yields tokens for this sequence.
+        is_prefill: True for rows of a prompt, False for the last token and drafts.
+        is_pending: True for a row whose token a step in flight yields; the host does not know it yet.
+        life: The sequence's ``num_preemptions`` when the step was planned.
+        window_start: First position that has window keys; above 0 where a cached prefix is replayed from there.
+        store_from: Entries that close before this position are in the cache already and must stay as they are.
     """
 
     sequence: Sequence
     start: int
     num_tokens: int
     samples: bool
+    is_prefill: bool
+    is_pending: bool
+    life: int
+    window_start: int = 0
+    store_from: int = 0
 
     @property
     def token_ids(self) -> list[int]:
-        """The rows' tokens without drafts."""
+        """The rows' tokens without drafts, as far as the host knows them."""
         return self.sequence.token_ids[self.start : self.start + self.num_tokens]
 
+    @property
+    def has_drafts(self) -> bool:
+        """True when rows behind the first one are guesses."""
+        return not self.is_prefill and self.num_tokens > 1
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    @property
+    def holds_memory(self) -> bool:
+        """False once the sequence lost the memory that this step was planned with."""
+        return self.life == self.sequence.num_preemptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepPlan:
     """What to run next.
 
     Attributes:
-        kind: All entries are of this kind.
-        entries: In batch order, at least one.
+        decodes: Entries of running sequences, in batch order.
+        prefills: Entries with rows of prompts, which run behind them; one of the two is not empty.
         preempted: Sequences that lost their memory to this step; they wait, and nothing of theirs is lost.
+        loads: Payloads to write to the device before the step runs.
+        restores: State slots to copy behind that, ``(source, destination)``.
+        snapshots: The same behind the step.
     """
 
-    kind: StepKind
-    entries: tuple[SequencePlan, ...]
+    decodes: tuple[SequencePlan, ...] = ()
+    prefills: tuple[SequencePlan, ...] = ()
     preempted: tuple[Sequence, ...] = ()
+    loads: tuple[CacheLoad, ...] = ()
+    restores: tuple[tuple[int, int], ...] = ()
+    snapshots: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def kind(self) -> StepKind:
+        """What it has rows of."""
+        if not self.prefills:
+            return StepKind.DECODE
+        return StepKind.MIXED if self.decodes else StepKind.PREFILL
+
+    @property
+    def entries(self) -> tuple[SequencePlan, ...]:
+        """All entries in the order in which they run."""
+        return self.decodes + self.prefills
 
     @property
     def num_tokens(self) -> int:

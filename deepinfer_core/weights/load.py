@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -38,7 +39,9 @@ class LoadedModel:
     notes: tuple[str, ...]
 
 
-def load_model(folder: Path, *, load_format: str = "auto") -> LoadedModel:
+def load_model(
+    folder: Path, *, load_format: str = "auto", admit: Callable[[ModelArchitecture], None] | None = None
+) -> LoadedModel:
     """Load the model of a checkpoint folder.
 
     Config and headers are checked first, so a wrong checkpoint is refused before any weight is read.
@@ -47,6 +50,7 @@ def load_model(folder: Path, *, load_format: str = "auto") -> LoadedModel:
         folder: The checkpoint.
         load_format: ``auto`` reads the stored weights; ``dummy`` needs only the config file and makes
             deterministic random weights.
+        admit: Called with the model's shape before any weight is read or made; it may refuse by raising.
 
     Raises:
         ConfigError: The config file is wrong or ``load_format`` is unknown.
@@ -54,21 +58,29 @@ def load_model(folder: Path, *, load_format: str = "auto") -> LoadedModel:
     """
     if load_format not in LOAD_FORMATS:
         raise ConfigError(f"load_format is {load_format!r}; it must be one of {', '.join(LOAD_FORMATS)}")
-    loaded = _load_dummy(folder) if load_format == "dummy" else _load_stored(folder)
+    admit = admit if admit is not None else _admit
+    loaded = _load_dummy(folder, admit) if load_format == "dummy" else _load_stored(folder, admit)
     for note in loaded.notes:
         _log.info("%s: %s", folder.name, note)
     return loaded
 
 
-def _load_stored(folder: Path) -> LoadedModel:
+def _admit(architecture: ModelArchitecture) -> None:
+    """Refuses nothing."""
+    del architecture
+
+
+def _load_stored(folder: Path, admit: Callable[[ModelArchitecture], None]) -> LoadedModel:
     report = check_checkpoint(folder)
     architecture = report.require_clean()
+    admit(architecture)
     parameters = assemble(architecture, TensorReader(report.index))
     return LoadedModel(folder=folder, architecture=architecture, parameters=parameters, notes=report.notes)
 
 
-def _load_dummy(folder: Path) -> LoadedModel:
+def _load_dummy(folder: Path, admit: Callable[[ModelArchitecture], None]) -> LoadedModel:
     architecture, config_notes = read_config(folder)
+    admit(architecture)
     notes = (*config_notes, "the weights are random (load_format dummy)")
     parameters = assemble(architecture, DummyTensors(architecture))
     return LoadedModel(folder=folder, architecture=architecture, parameters=parameters, notes=notes)

@@ -11,7 +11,7 @@ from deepinfer_cuda.kernels.number_formats import rounded
 @triton.jit
 def combine_experts_kernel(
     routed_ptr, shared_ptr, ids_ptr, result_ptr,
-    routed_row_stride, routed_slot_stride, shared_row_stride, ids_row_stride,
+    routed_row_stride, routed_slot_stride, shared_row_stride, ids_row_stride, result_row_stride,
     SLOTS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, HAS_IDS: tl.constexpr,
 ):  # fmt: skip
     """One program sums a part of one row in float32; slots whose expert is -1 are not read."""
@@ -25,4 +25,4 @@ def combine_experts_kernel(
             present = inside & (tl.load(ids_ptr + row * ids_row_stride + slot) >= 0)
         routed = routed_ptr + row * routed_row_stride + slot * routed_slot_stride
         total += tl.load(routed + column, mask=present, other=0.0).to(tl.float32)
-    tl.store(result_ptr + row * WIDTH + column, rounded(total, result_ptr.dtype.element_ty), mask=inside)
+    tl.store(result_ptr + row * result_row_stride + column, rounded(total, result_ptr.dtype.element_ty), mask=inside)

@@ -1,4 +1,4 @@
-"""Compressed entries that rows see and close, many rows for a program."""
+"""Compressed entries that rows see and store, many rows for a program."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ def entry_metadata_kernel(
     positions_ptr,
     row_sequence_ptr,
     block_table_ptr,
+    store_from_ptr,
     visible_ptr,
     slots_ptr,
     entry_positions_ptr,
@@ -18,6 +19,7 @@ def entry_metadata_kernel(
     table_stride,
     num_blocks,
     RATIO: tl.constexpr,
+    LIMITED: tl.constexpr,
     ROWS_PER_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
 ):
@@ -27,6 +29,8 @@ def entry_metadata_kernel(
     sequence = tl.load(row_sequence_ptr + row, mask=inside, other=-1)
     real = sequence >= 0
     closes = real & ((position + 1) % RATIO == 0)
+    if LIMITED:
+        closes = closes & (position >= tl.load(store_from_ptr + sequence, mask=real, other=0))
     entry = tl.where(closes, position // RATIO, 0)
     column = tl.minimum(entry // ROWS_PER_BLOCK, num_blocks - 1)
     block = tl.load(block_table_ptr + sequence.to(tl.int64) * table_stride + column, mask=closes, other=0)

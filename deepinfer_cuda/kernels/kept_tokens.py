@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from deepinfer_cuda.kernels.vocabulary_rows import LOWEST_KEY, fixed_point, from_order_key, order_key
+from deepinfer_cuda.kernels.vocabulary_rows import HIGHEST_KEY, LOWEST_KEY, fixed_point, from_order_key, order_key
 
 SUM_BITS = tl.constexpr(40)
 """As in ``deepinfer_core.ops.sampling.fixed_point``."""
@@ -60,7 +60,7 @@ def _listed(scan, start, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
 def kept_mass(scan, last_key, last_id, least, BLOCK: tl.constexpr):
     """Mass of the listed tokens that are kept and weigh ``least`` (float64) or more, and the lowest key of these."""
     total = tl.zeros((BLOCK,), tl.int64)
-    lowest = tl.full((BLOCK,), 0x7FFFFFFF, tl.int32)
+    lowest = tl.full((BLOCK,), HIGHEST_KEY, tl.int32)
     for start in range(0, scan[2], BLOCK):
         key, token, weight, inside = _listed(scan, start, True, BLOCK)
         counted = inside & is_kept(key, token, last_key, last_id) & (weight.to(tl.float64) >= least)
@@ -70,31 +70,40 @@ def kept_mass(scan, last_key, last_id, least, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _amount_above(scan, key_below, last_key, last_id, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
-    """Number or mass of the listed tokens above a key that are kept so far."""
+def _split(scan, middle, last_key, last_id, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+    """The listed tokens that are kept so far, split at a key.
+
+    Returns number or mass of those above it, the highest key that is not above it, and the lowest that is.
+    """
     total = tl.zeros((BLOCK,), tl.int64)
+    highest_below = tl.full((BLOCK,), LOWEST_KEY, tl.int32)
+    lowest_above = tl.full((BLOCK,), HIGHEST_KEY, tl.int32)
     for start in range(0, scan[2], BLOCK):
         key, token, amount, inside = _listed(scan, start, BY_MASS, BLOCK)
-        counted = inside & (key > key_below) & is_kept(key, token, last_key, last_id)
-        total += tl.where(counted, amount, 0)
-    return tl.sum(total, 0)
+        counted = inside & is_kept(key, token, last_key, last_id)
+        is_above = counted & (key > middle)
+        total += tl.where(is_above, amount, 0)
+        lowest_above = tl.where(is_above & (key < lowest_above), key, lowest_above)
+        highest_below = tl.where(counted & (key <= middle) & (key > highest_below), key, highest_below)
+    return tl.sum(total, 0), tl.max(highest_below, 0), tl.min(lowest_above, 0)
 
 
 @triton.jit
 def last_within(scan, cut, bound, last_key, last_id, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
     """The last token that comes after at most ``bound`` (number or mass) of the listed tokens kept so far.
 
-    Tokens that share the key found count one after the other, in order of ids. ``cut`` is a logit that every listed
-    token reaches.
+    The key is found by bisection, from one key that a token has to another. Tokens that share it count one after the
+    other, in order of ids. ``cut`` is a logit that every listed token reaches.
     """
     low = order_key(cut.to(tl.float32)).to(tl.int64)
     high = order_key(scan[3].to(tl.float32)).to(tl.int64)
     while low < high:
         middle = (low + high) >> 1
-        is_within = _amount_above(scan, middle, last_key, last_id, BY_MASS, BLOCK).to(tl.float64) <= bound
-        high = tl.where(is_within, middle, high)
-        low = tl.where(is_within, low, middle + 1)
-    above = _amount_above(scan, high, last_key, last_id, BY_MASS, BLOCK)
+        above, highest_below, lowest_above = _split(scan, middle, last_key, last_id, BY_MASS, BLOCK)
+        is_within = above.to(tl.float64) <= bound
+        high = tl.where(is_within, tl.maximum(highest_below.to(tl.int64), low), high)
+        low = tl.where(is_within, low, lowest_above.to(tl.int64))
+    above, _, _ = _split(scan, high, last_key, last_id, BY_MASS, BLOCK)
     last = tl.minimum(last_id, -1)
     for start in range(0, scan[2], BLOCK):
         key, token, amount, inside = _listed(scan, start, BY_MASS, BLOCK)
@@ -114,7 +123,10 @@ def top_k_cut(best, largest, top_k):
     low = tl.minimum(high, LOWEST_KEY)
     while low < high:
         middle = (low + high) >> 1
-        is_within = tl.sum((keys > middle).to(tl.int32), 0) < top_k
-        high = tl.where(is_within, middle, high)
-        low = tl.where(is_within, low, middle + 1)
+        is_above = keys > middle
+        is_within = tl.sum(is_above.to(tl.int32), 0) < top_k
+        highest_below = tl.max(tl.where(is_above, LOWEST_KEY, keys), 0).to(tl.int64)
+        lowest_above = tl.min(tl.where(is_above, keys, HIGHEST_KEY), 0).to(tl.int64)
+        high = tl.where(is_within, tl.maximum(highest_below, low), high)
+        low = tl.where(is_within, low, lowest_above)
     return from_order_key(tl.maximum(high.to(tl.int32), order_key(float("-inf")))).to(tl.float64)

@@ -14,14 +14,21 @@ from deepinfer_cuda.kernels.kept_tokens import (
     token_weight,
     top_k_cut,
 )
-from deepinfer_cuda.kernels.vocabulary_rows import LOWEST_KEY, best_id, from_order_key, lane_maxima, order_key
+from deepinfer_cuda.kernels.vocabulary_rows import (
+    HIGHEST_KEY,
+    LOWEST_KEY,
+    best_id,
+    from_order_key,
+    lane_maxima,
+    order_key,
+)
 
 
 @triton.jit
 def _mass(row_ptr, largest, inverse_temperature, least, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """Mass of the tokens of the whole row that weigh ``least`` (float64) or more, and the lowest key of these."""
     total = tl.zeros((BLOCK,), tl.int64)
-    lowest = tl.full((BLOCK,), 0x7FFFFFFF, tl.int32)
+    lowest = tl.full((BLOCK,), HIGHEST_KEY, tl.int32)
     for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))

@@ -11,6 +11,8 @@ import triton.language as tl
 
 LOWEST_KEY = tl.constexpr(-(2**31))
 """Not above any key."""
+HIGHEST_KEY = tl.constexpr(2**31 - 1)
+"""Not below any key."""
 
 
 @triton.jit

@@ -24,6 +24,7 @@ def window_indices_kernel(
     state_slots_ptr,
     context_lengths_ptr,
     query_lengths_ptr,
+    window_start_ptr,
     indices_ptr,
     history_ptr,
     stores_ptr,
@@ -31,6 +32,7 @@ def window_indices_kernel(
     num_sequences,
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
+    FLOORED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SEQUENCES: tl.constexpr,
@@ -41,8 +43,12 @@ def window_indices_kernel(
     if program < num_sequences:
         begin = tl.load(context_lengths_ptr + program) - tl.load(query_lengths_ptr + program)
         before = begin - WINDOW + column
+        oldest = 0
+        if FLOORED:
+            oldest = tl.maximum(tl.load(window_start_ptr + program), 0)
         past_slot = tl.load(state_slots_ptr + program) * RING + before % RING
-        tl.store(history_ptr + program * WINDOW + column, tl.where(before >= 0, past_slot, -1), mask=column < WINDOW)
+        known = tl.where(before >= oldest, past_slot, -1)
+        tl.store(history_ptr + program * WINDOW + column, known, mask=column < WINDOW)
     else:
         row = (program - num_sequences) * ROWS + tl.arange(0, ROWS)
         inside = row < num_rows
@@ -51,7 +57,11 @@ def window_indices_kernel(
         real = sequence >= 0
         end = tl.load(context_lengths_ptr + sequence, mask=real, other=0)
         first = end - tl.load(query_lengths_ptr + sequence, mask=real, other=0)
-        length = tl.minimum(position + 1, WINDOW)
+        floor = tl.zeros_like(position)
+        if FLOORED:
+            floor = tl.maximum(tl.load(window_start_ptr + sequence, mask=real, other=0), 0)
+        # Above the row's own position the floor leaves an empty window, and nothing is added to where it begins.
+        length = tl.maximum(position + 1 - tl.maximum(position - WINDOW + 1, floor), 0)
         from_first = (position - length + 1 - first)[:, None] + column[None, :]
         start = rows_before(query_lengths_ptr, sequence, num_sequences, SEQUENCES)
         current = (num_sequences * WINDOW + start)[:, None] + from_first
@@ -61,5 +71,5 @@ def window_indices_kernel(
         at = row.to(tl.int64)[:, None] * WINDOW + column[None, :]
         tl.store(indices_ptr + at, index, mask=inside[:, None] & (column < WINDOW)[None, :])
         slot = tl.load(state_slots_ptr + sequence, mask=real, other=0) * RING + position % RING
-        kept = real & (position >= end - RING)
+        kept = real & (position >= tl.maximum(end - RING, floor))
         tl.store(stores_ptr + row, tl.where(kept, slot, -1), mask=inside)

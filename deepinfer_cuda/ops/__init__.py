@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from deepinfer_core.backend.interface import OpTable
+from dataclasses import replace
+
+from deepinfer_core.backend.interface import Implementation, OpTable, no_workspace
 from deepinfer_cuda.ops import (
     attention,
     embedding,
@@ -36,7 +38,13 @@ _FAMILIES = (
     speculation,
 )
 
-_TRITON = {op: found for family in _FAMILIES for op, found in family.IMPLEMENTATIONS.items()}
+
+def _stated(implementation: Implementation) -> Implementation:
+    """With its workspace: an adapter that states none asks for nothing but its results, and the kit checks that."""
+    return replace(implementation, workspace=implementation.workspace or no_workspace)
+
+
+_TRITON = {op: tuple(map(_stated, found)) for family in _FAMILIES for op, found in family.IMPLEMENTATIONS.items()}
 
 TABLE = OpTable({**_TRITON, **{op: found + _TRITON.get(op, ()) for op, found in sm100.IMPLEMENTATIONS.items()}})
 """Every implementation of the backend; each family's module lists its own. Libraries for SM100 come before Triton."""

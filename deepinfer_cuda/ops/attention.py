@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepinfer_core.backend.interface import Implementation
+from deepinfer_core.backend.interface import Implementation, PlanRequest
 from deepinfer_core.ops.attention.sparse_decode import sparse_decode
 from deepinfer_core.ops.attention.sparse_prefill import sparse_prefill
 from deepinfer_core.ops.cases import TORCH_DTYPES
-from deepinfer_core.ops.limits import attribute_in, dtype_in, one_of
+from deepinfer_core.ops.limits import Site, attribute_in, dtype_in, one_of
 from deepinfer_core.tensor import Cache
-from deepinfer_cuda.attention_cuts import AttentionCut, attention_cut, part_blocks
+from deepinfer_cuda.attention_cuts import AttentionCut, attention_cut, most_parts, part_blocks
 from deepinfer_cuda.kernels.merge_parts import merge_parts_kernel
 from deepinfer_cuda.kernels.sparse_decode import sparse_decode_kernel
 from deepinfer_cuda.kernels.sparse_prefill import sparse_prefill_kernel
@@ -123,6 +123,14 @@ def _attend_in_parts(
     return result
 
 
+def sparse_decode_workspace(request: PlanRequest, site: Site) -> int:
+    """Room of ``attention.sparse_decode`` in parts: float32 values, a maximum and a total of each head and part."""
+    if request.prefill or not request.rows:
+        return 0
+    num_heads, channels = site.sizes["N"], site.sizes["D"]
+    return most_parts(num_heads) * 4 * num_heads * (channels + 2)
+
+
 def _attend(
     query: Tensor,
     keys: _Keys,
@@ -207,7 +215,12 @@ _FEW_CHANNELS = one_of("D", 32, 64, 128, 256, 512)
 
 IMPLEMENTATIONS = {
     sparse_decode: (
-        Implementation(run_sparse_decode, (*_BF16, _CHANNELS), note="few rows: keys spread over programs"),
+        Implementation(
+            run_sparse_decode,
+            (*_BF16, _CHANNELS),
+            note="few rows: keys spread over programs",
+            workspace=sparse_decode_workspace,
+        ),
         Implementation(run_sparse_decode_whole, (*_BF16, _CHANNELS), row_invariant=True, note="one program for a row"),
     ),
     sparse_prefill: (Implementation(run_sparse_prefill, (*_BF16, _FEW_CHANNELS), row_invariant=True),),

@@ -14,9 +14,9 @@ from deepinfer_core.ops.attention.metadata import (
     context_indices,
     entry_metadata,
     entry_slots,
-    window_indices,
     window_slots,
 )
+from deepinfer_core.ops.attention.window_indices import window_indices
 from deepinfer_cuda.kernels.context_gather import context_gather_kernel
 from deepinfer_cuda.kernels.context_indices import context_indices_kernel
 from deepinfer_cuda.kernels.draft_slots import draft_slots_kernel
@@ -76,6 +76,7 @@ def run_window_indices(
     state_slots: Tensor,
     context_lengths: Tensor,
     query_lengths: Tensor,
+    window_start: Tensor | None = None,
     *,
     window: int,
     ring: int,
@@ -89,9 +90,11 @@ def run_window_indices(
         window_indices_kernel,
         (num_sequences + num_programs,),
         *(_dense(positions), _dense(row_sequence), _dense(state_slots)),
-        *(_dense(context_lengths), _dense(query_lengths), indices, history, stores, num_rows, num_sequences),
+        *(_dense(context_lengths), _dense(query_lengths), _given(window_start, state_slots)),
+        *(indices, history, stores, num_rows, num_sequences),
         WINDOW=window,
         RING=ring,
+        FLOORED=window_start is not None,
         SEQUENCES=_SEQUENCES,
         **tile,
     )
@@ -99,7 +102,13 @@ def run_window_indices(
 
 
 def run_entry_metadata(
-    positions: Tensor, row_sequence: Tensor, block_table: Tensor, *, ratio: int, rows_per_block: int
+    positions: Tensor,
+    row_sequence: Tensor,
+    block_table: Tensor,
+    store_from: Tensor | None = None,
+    *,
+    ratio: int,
+    rows_per_block: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``attention.entry_metadata``."""
     num_rows = positions.shape[0]
@@ -108,9 +117,10 @@ def run_entry_metadata(
     launch(
         entry_metadata_kernel,
         (-(-num_rows // _ELEMENTS),),
-        *(_dense(positions), _dense(row_sequence), table, visible, slots, entry_positions),
-        *(num_rows, stride, table.shape[1]),
+        *(_dense(positions), _dense(row_sequence), table, _given(store_from, positions)),
+        *(visible, slots, entry_positions, num_rows, stride, table.shape[1]),
         RATIO=ratio,
+        LIMITED=store_from is not None,
         ROWS_PER_BLOCK=rows_per_block,
         ROWS=_ELEMENTS,
     )
@@ -175,6 +185,11 @@ def _integers(like: Tensor, *shape: int) -> Tensor:
 def _dense(tensor: Tensor) -> Tensor:
     """The tensor without gaps between its numbers."""
     return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def _given(limits: Tensor | None, instead: Tensor) -> Tensor:
+    """One number for each sequence, or any tensor in its place that the kernel will not read."""
+    return _dense(instead if limits is None else limits)
 
 
 def _tile(num_rows: int, width: int) -> tuple[dict[str, Any], int]:

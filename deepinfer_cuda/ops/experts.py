@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.tensor import Packed, QuantTensor
+from deepinfer_cuda.expert_room import ExpertRoom
 from deepinfer_cuda.kernels.combine_experts import combine_experts_kernel
 from deepinfer_cuda.kernels.expert_down import expert_down_kernel
 from deepinfer_cuda.kernels.expert_gate_up import expert_gate_up_kernel
@@ -19,8 +19,6 @@ from deepinfer_cuda.ops.expert_packing import ExpertWeights
 from deepinfer_cuda.ops.expert_tuning import ExpertTile, ProductTile, choose_tile
 from deepinfer_cuda.row_tiles import power_of_two
 
-_MOST_ROWS = 8192
-"""Rows of a step that are worked on at once: more would need more room (110 KiB a row at the released sizes)."""
 _COMPACT_PAIRS = 64
 """Up to so many pairs the list of tiles has no gaps: programs without work would take longer than those with it."""
 _SORTED_AT_ONCE = 4096
@@ -52,6 +50,10 @@ class ExpertMaps:
     def sizes(self) -> dict[str, int]:
         """Sizes as kernels take them."""
         return {"INNER": self.down.width, "SHARED_INNER": self.shared_inner, "HIDDEN": self.down.rows}
+
+    def room(self, slots: int) -> ExpertRoom:
+        """What rows with so many experts take."""
+        return ExpertRoom(hidden=self.down.rows, inner=max(self.down.width, self.shared_inner), slots=slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ def run_expert_mlp(
     maps = ExpertMaps(gate_up=gate_up.payload, down=down.payload)
     arithmetic = InnerRow(limit=limit, quantize_inner=quantize_inner, round_inner=round_inner)
     result = torch.zeros((*ids.shape, x.shape[1]), dtype=torch.bfloat16, device=ids.device)
-    for part in _parts(len(ids)):
+    for part in maps.room(ids.shape[1]).pieces(len(ids)):
         step = sort_rows(x[part], ids[part], weights[part], maps)
         second_products(step, maps, first_products(step, maps, arithmetic), result[part].flatten(0, 1))
     return result
@@ -139,13 +141,23 @@ def run_expert_layer(
     )
     arithmetic = InnerRow(limit=limit, quantize_inner=quantize_inner, round_inner=round_inner)
     result = torch.empty(x.shape, dtype=torch.bfloat16, device=ids.device)
-    for part in _parts(len(ids)):
+    for part in maps.room(ids.shape[1]).pieces(len(ids)):
         step = sort_rows(x[part], ids[part], weights[part], maps)
-        products = result.new_empty((step.num_pairs + len(step.rows), result.shape[1]))
-        second_products(step, maps, first_products(step, maps, arithmetic), products)
-        routed, shared = products.split((step.num_pairs, len(step.rows)))
-        combine(routed.unflatten(0, tuple(step.ids.shape)), shared, step.ids, result[part])
+        _sum_second_products(step, maps, first_products(step, maps, arithmetic), result[part])
     return result
+
+
+def _sum_second_products(step: SortedRows, maps: ExpertMaps, inner: Tensor, result: Tensor) -> None:
+    """Second maps and their sum, some channels at a time where there are many rows."""
+    num_rows, hidden = result.shape
+    most = maps.room(step.ids.shape[1]).channels_at_once(num_rows)
+    for first in range(0, hidden, most):
+        channels = min(most, hidden - first)
+        products = result.new_empty((step.num_pairs + num_rows, channels))
+        second_products(step, maps, inner, products, first)
+        routed, shared = products.split((step.num_pairs, num_rows))
+        combine(routed.unflatten(0, tuple(step.ids.shape)), shared, step.ids, result.narrow(1, first, channels))
+        del products, routed, shared  # their room is that of the next channels
 
 
 def sort_rows(
@@ -212,17 +224,26 @@ def first_products(step: SortedRows, maps: ExpertMaps, arithmetic: InnerRow) -> 
     return inner
 
 
-def second_products(step: SortedRows, maps: ExpertMaps, inner: Tensor, result: Tensor) -> None:
-    """Write a row for each pair whose expert is not -1, and behind all pairs one of the shared expert for each row."""
-    channels = maps.down.rows
-    block_n = step.tile.down.block_for(channels)
+def second_products(step: SortedRows, maps: ExpertMaps, inner: Tensor, result: Tensor, first: int = 0) -> None:
+    """Write a row for each pair whose expert is not -1, and behind all pairs one of the shared expert for each row.
+
+    Args:
+        step: The sorted rows.
+        maps: The experts.
+        inner: From :func:`first_products`.
+        result: ``[pairs + rows of the shared expert, channels]``, dense: some of the channels.
+        first: The first of them, a multiple of 256.
+    """
+    channels = result.shape[1]
+    block_n = step.tile.down.block_for(maps.down.rows)
     launch(
         expert_down_kernel,
         step.grid(channels, channels if maps.shared_inner else 0, block_n),
         *(inner, step.order, step.tiles, result),
         *_arguments(maps.down, maps.shared_down),
-        *(len(step.rows), step.num_pairs, step.tiles.shape[1], inner.stride(0)),
+        *(len(step.rows), step.num_pairs, step.tiles.shape[1], inner.stride(0), first),
         **maps.sizes,
+        CHANNELS=channels,
         **_constants(step.tile, step.tile.down, block_n),
     )
 
@@ -234,7 +255,7 @@ def combine(routed: Tensor, shared: Tensor, ids: Tensor | None, result: Tensor) 
         routed: ``[T, K, H]``, last axis dense.
         shared: ``[T, H]``, last axis dense.
         ids: Where it is -1 the slot is not read; None: read every slot.
-        result: ``[T, H]``, dense.
+        result: ``[T, H]``, last axis dense.
     """
     width = shared.shape[1]
     block = min(power_of_two(width), _COMBINED_COLUMNS)
@@ -242,17 +263,12 @@ def combine(routed: Tensor, shared: Tensor, ids: Tensor | None, result: Tensor) 
         combine_experts_kernel,
         (len(shared), -(-width // block)),
         *(routed, shared, ids, result, routed.stride(0), routed.stride(1), shared.stride(0)),
-        0 if ids is None else ids.stride(0),
+        *(0 if ids is None else ids.stride(0), result.stride(0)),
         SLOTS=routed.shape[1],
         WIDTH=width,
         BLOCK=block,
         HAS_IDS=ids is not None,
     )
-
-
-def _parts(num_rows: int) -> Iterator[slice]:
-    """Rows that are worked on at once."""
-    return (slice(begin, min(begin + _MOST_ROWS, num_rows)) for begin in range(0, num_rows, _MOST_ROWS))
 
 
 def _arguments(routed: ExpertWeights, shared: ExpertWeights | None) -> tuple[Tensor | None, ...]:

@@ -10,15 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer_core.backend.interface import Implementation
+from deepinfer_core.backend.interface import Implementation, PlanRequest
 from deepinfer_core.ops.hyper_connection.enter import enter
 from deepinfer_core.ops.hyper_connection.mixes import head_mix, mixes
+from deepinfer_core.ops.hyper_connection.retain_rows import retain_rows
 from deepinfer_core.ops.hyper_connection.streams import collapse, expand, update
-from deepinfer_core.ops.limits import attribute_in, dtype_in, one_of
+from deepinfer_core.ops.limits import Site, attribute_in, dtype_in, one_of
 from deepinfer_cuda.kernels.collapse_streams import collapse_streams_kernel
 from deepinfer_cuda.kernels.expand_streams import expand_streams_kernel
 from deepinfer_cuda.kernels.hyper_connection_enter import hyper_connection_enter_kernel
 from deepinfer_cuda.kernels.hyper_connection_update import hyper_connection_update_kernel
+from deepinfer_cuda.kernels.retain_rows import retain_rows_kernel
 from deepinfer_cuda.kernels.stream_mixes import stream_mixes_kernel
 from deepinfer_cuda.kernels.stream_projection import stream_projection_kernel
 from deepinfer_cuda.launch import launch, rows_of
@@ -108,6 +110,24 @@ def run_expand(x: Tensor, *, num_streams: int) -> tuple[Tensor, Tensor]:
     return streams, mix
 
 
+def run_retain_rows(streams: Tensor, mix: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """``hyper_connection.retain_rows``."""
+    num_streams, width = streams.shape[1:]
+    dense, stride = _stream_rows(streams)
+    factors, mix_stride = rows_of(mix)
+    kept_streams = torch.empty((len(rows), num_streams, width), dtype=streams.dtype, device=streams.device)
+    kept_mix = torch.empty((len(rows), num_streams), dtype=mix.dtype, device=mix.device)
+    launch(
+        retain_rows_kernel,
+        _elementwise_grid(len(rows), num_streams * width),
+        *(dense, factors, rows.contiguous(), kept_streams, kept_mix, stride, mix_stride, num_streams * width),
+        STREAMS=num_streams,
+        PADDED=power_of_two(num_streams),
+        **_elementwise_constants(),
+    )
+    return kept_streams, kept_mix
+
+
 def run_collapse(streams: Tensor, mix: Tensor) -> Tensor:
     """``hyper_connection.collapse``."""
     num_rows, num_streams, width = streams.shape
@@ -168,6 +188,11 @@ def _project(
     return sums
 
 
+def projection_workspace(request: PlanRequest, site: Site) -> int:
+    """Room of the ops that project: the sums of each row and part, in float32."""
+    return 4 * _SUMS * -(-site.sizes["H"] // _choices()["projection"]["part"]) * request.rows
+
+
 def _finish(
     streams: Tensor,
     sums: Tensor,
@@ -224,13 +249,15 @@ def _choices() -> dict[str, Any]:
 
 
 _PROJECTED = (dtype_in("bf16"), one_of("C", 1, 2, 4))
+_SUMMED: dict[str, Any] = {"row_invariant": True, "workspace": projection_workspace}
 _MOVED = (dtype_in("bf16", "f32"),)
 
 IMPLEMENTATIONS = {
-    enter: (Implementation(run_enter, (*_PROJECTED, attribute_in("shifted", True)), row_invariant=True),),
-    mixes: (Implementation(run_mixes, _PROJECTED, row_invariant=True),),
-    head_mix: (Implementation(run_head_mix, _PROJECTED, row_invariant=True),),
+    enter: (Implementation(run_enter, (*_PROJECTED, attribute_in("shifted", True)), **_SUMMED),),
+    mixes: (Implementation(run_mixes, _PROJECTED, **_SUMMED),),
+    head_mix: (Implementation(run_head_mix, _PROJECTED, **_SUMMED),),
     expand: (Implementation(run_expand, _MOVED, row_invariant=True),),
+    retain_rows: (Implementation(run_retain_rows, row_invariant=True),),
     collapse: (Implementation(run_collapse, _MOVED, row_invariant=True),),
     update: (Implementation(run_update, _MOVED, row_invariant=True),),
 }

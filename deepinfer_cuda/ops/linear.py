@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepinfer_core.backend.interface import Implementation
+from deepinfer_core.backend.interface import Implementation, PlanRequest
 from deepinfer_core.ops.cases import TORCH_DTYPES
-from deepinfer_core.ops.limits import attribute_in, dtype_in
+from deepinfer_core.ops.limits import Site, attribute_in, dtype_in
 from deepinfer_core.ops.linear.grouped_linear import grouped_linear
 from deepinfer_core.ops.linear.linear import linear
 from deepinfer_core.tensor import Packed, QuantTensor
@@ -15,9 +15,10 @@ from deepinfer_cuda.kernels.dense_linear import dense_linear_kernel
 from deepinfer_cuda.kernels.fp8_linear import fp8_linear_kernel
 from deepinfer_cuda.kernels.sum_splits import sum_splits_kernel
 from deepinfer_cuda.launch import launch, rows_of
-from deepinfer_cuda.ops.linear_tiles import ProductTile, product_tile
+from deepinfer_cuda.ops.linear_tiles import ProductTile, num_parts, product_tile
 from deepinfer_cuda.ops.linear_weight import Fp8Weight, pack_linear
 from deepinfer_cuda.ops.quantize import run_dequantize
+from deepinfer_cuda.scratch import piece_bytes, row_pieces
 
 _FEW_ROWS = 64
 """Up to so many MXFP8 rows are decoded by each program that needs them; more are decoded once, by a kernel before."""
@@ -37,7 +38,7 @@ def run_grouped_linear(x: Tensor | QuantTensor, weight: Tensor | Packed, *, grou
 
 
 def product(x: Tensor | QuantTensor, weight: Tensor | Packed, *, groups: int, out: str) -> Tensor:
-    """Rows times the transpose of a packed weight, group by group.
+    """Rows times the transpose of a packed weight, group by group; many rows piece by piece (``scratch``).
 
     Args:
         x: ``[T, groups * width]`` in bf16 or MXFP8.
@@ -45,22 +46,45 @@ def product(x: Tensor | QuantTensor, weight: Tensor | Packed, *, groups: int, ou
         groups: Independent maps.
         out: ``bf16`` or ``f32``.
     """
-    num_rows, dtype = x.shape[0], TORCH_DTYPES[out]
+    num_out = weight.shape[0]
+    result = torch.empty((x.shape[0], num_out), dtype=TORCH_DTYPES[out], device=x.data.device)
+    for piece in row_pieces(x.shape[0], product_bytes(num_out, x.shape[1], groups, decoded=isinstance(x, QuantTensor))):
+        write_product(x[piece], weight, groups, result[piece])
+    return result
+
+
+def write_product(x: Tensor | QuantTensor, weight: Tensor | Packed, groups: int, result: Tensor) -> None:
+    """:func:`product` of rows that are worked on at once, into dense rows."""
+    num_rows = x.shape[0]
     if isinstance(weight, Packed):
         packed: Fp8Weight = weight.payload
         tile = product_tile("fp8", num_rows, packed.num_out, packed.width, packed.groups)
-        return fp8_product(x, packed, dtype, tile)
+        fp8_product(x, packed, result, tile)
+        return
     kind = "dense" if weight.dtype == torch.bfloat16 else "float32"
     tile = product_tile(kind, num_rows, weight.shape[0] // groups, weight.shape[1], groups)
-    return dense_product(_dense(x), weight, groups, dtype, tile)
+    dense_product(_dense(x), weight, groups, result, tile)
 
 
-def fp8_product(x: Tensor | QuantTensor, weight: Fp8Weight, dtype: torch.dtype, tile: ProductTile) -> Tensor:
-    """Rows times the transpose of an FP8 weight, cut as told."""
+def product_bytes(num_out: int, num_in: int, groups: int, *, decoded: bool) -> int:
+    """What :func:`write_product` takes for a row at most: decoded rows, and sums of parts that have programs each.
+
+    Args:
+        num_out: Channels of the result.
+        num_in: Channels of a row.
+        groups: Independent maps.
+        decoded: Whether rows come in MXFP8.
+    """
+    parts = num_parts(num_out, num_in // groups)
+    return (2 * num_in if decoded else 0) + (4 * parts * num_out if parts > 1 else 0)
+
+
+def fp8_product(x: Tensor | QuantTensor, weight: Fp8Weight, result: Tensor, tile: ProductTile) -> None:
+    """Rows times the transpose of an FP8 weight, cut as told, into dense rows."""
     num_rows = x.shape[0]
     words = _scale_words(x, weight.width, tile) if isinstance(x, QuantTensor) else None
     rows, stride = rows_of(x.data if words is not None and isinstance(x, QuantTensor) else _dense(x))
-    result, target = _targets(tile, num_rows, weight.groups * weight.num_out, dtype, rows.device)
+    target = _target(tile, result)
     launch(
         fp8_linear_kernel,
         tile.grid(num_rows, weight.num_out, weight.groups),
@@ -71,14 +95,14 @@ def fp8_product(x: Tensor | QuantTensor, weight: Fp8Weight, dtype: torch.dtype, 
         SCALED=words is not None,
         **tile.constants,
     )
-    return _summed(tile, result, target)
+    _sum_parts(tile, result, target)
 
 
-def dense_product(x: Tensor, weight: Tensor, groups: int, dtype: torch.dtype, tile: ProductTile) -> Tensor:
-    """Rows times the transpose of a dense weight, cut as told."""
+def dense_product(x: Tensor, weight: Tensor, groups: int, result: Tensor, tile: ProductTile) -> None:
+    """Rows times the transpose of a dense weight, cut as told, into dense rows."""
     num_rows, (total_out, width) = x.shape[0], weight.shape
     rows, stride = rows_of(x)
-    result, target = _targets(tile, num_rows, total_out, dtype, x.device)
+    target = _target(tile, result)
     launch(
         dense_linear_kernel,
         tile.grid(num_rows, total_out // groups, groups),
@@ -86,7 +110,7 @@ def dense_product(x: Tensor, weight: Tensor, groups: int, dtype: torch.dtype, ti
         WIDTH=width,
         **tile.constants,
     )
-    return _summed(tile, result, target)
+    _sum_parts(tile, result, target)
 
 
 def _dense(x: Tensor | QuantTensor) -> Tensor:
@@ -104,34 +128,35 @@ def _scale_words(x: QuantTensor, width: int, tile: ProductTile) -> Tensor | None
     return scale.view(torch.int32)
 
 
-def _targets(
-    tile: ProductTile, num_rows: int, num_out: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """The result, and what the product is written to: the result itself or the sums of its parts."""
-    result = torch.empty(num_rows, num_out, dtype=dtype, device=device)
+def _target(tile: ProductTile, result: Tensor) -> Tensor:
+    """What the product is written to: the result itself or the sums of its parts."""
+    return result.new_empty((tile.parts, *result.shape), dtype=torch.float32) if tile.spread else result
+
+
+def _sum_parts(tile: ProductTile, result: Tensor, parts: Tensor) -> None:
+    """Add the parts of the result, if it has any."""
     if not tile.spread:
-        return result, result
-    return result, torch.empty(tile.parts, num_rows, num_out, dtype=torch.float32, device=device)
+        return
+    launch(
+        sum_splits_kernel,
+        (-(-result.numel() // _SUM_BLOCK),),
+        parts,
+        result,
+        result.numel(),
+        SPLITS=tile.parts,
+        BLOCK=_SUM_BLOCK,
+    )
 
 
-def _summed(tile: ProductTile, result: Tensor, parts: Tensor) -> Tensor:
-    """The result, after adding its parts if it has any."""
-    if tile.spread:
-        launch(
-            sum_splits_kernel,
-            (-(-result.numel() // _SUM_BLOCK),),
-            parts,
-            result,
-            result.numel(),
-            SPLITS=tile.parts,
-            BLOCK=_SUM_BLOCK,
-        )
-    return result
+def product_workspace(request: PlanRequest, site: Site) -> int:
+    """Room of a linear map with sizes ``I`` and ``O``; rows may come in MXFP8."""
+    sizes, groups = site.sizes, site.attributes.get("groups", 1)
+    return piece_bytes(request.rows, product_bytes(sizes["O"], sizes["I"], groups, decoded=True))
 
 
 _LIMITS = (dtype_in("bf16"), attribute_in("out", "bf16", "f32"))
 
 IMPLEMENTATIONS = {
-    linear: (Implementation(run_linear, _LIMITS, pack=pack_linear, row_invariant=True),),
-    grouped_linear: (Implementation(run_grouped_linear, _LIMITS, pack=pack_linear, row_invariant=True),),
+    op: (Implementation(run, _LIMITS, pack=pack_linear, row_invariant=True, workspace=product_workspace),)
+    for op, run in {linear: run_linear, grouped_linear: run_grouped_linear}.items()
 }

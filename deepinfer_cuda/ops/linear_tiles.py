@@ -70,7 +70,7 @@ def product_tile(kind: Kind, num_rows: int, num_out: int, width: int, groups: in
         groups: Independent products side by side.
     """
     choices = _choices()
-    parts = _parts(num_out * groups, width)
+    parts = num_parts(num_out * groups, width)
     spread = parts > 1 and num_rows <= choices["spread_rows"]
     table = f"{kind}_parts_inside" if parts > 1 and not spread and kind != "float32" else kind
     for entry in choices[table]:
@@ -80,8 +80,9 @@ def product_tile(kind: Kind, num_rows: int, num_out: int, width: int, groups: in
     raise InternalError(f"tuning/linear.toml: no entry of {table} serves {num_rows} rows and {num_out} channels")
 
 
-def _parts(total_out: int, width: int) -> int:
-    """Parts of the channels: from the weight's shape alone."""
+@cache
+def num_parts(total_out: int, width: int) -> int:
+    """Parts of the channels: from the weight's shape alone (rows of all groups, channels of one)."""
     choices = _choices()
     wanted = next((e["parts"] for e in choices["parts"] if total_out <= e["max_out"]), 1)
     return max(min(wanted, width // choices["least_channels"]), 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,12 +12,13 @@ from deepinfer_core.ops.cases import TORCH_DTYPES
 from deepinfer_core.ops.limits import Limit, Site, attribute_in, dtype_in, multiple_of
 from deepinfer_core.ops.moe.experts import combine, expert_layer, expert_mlp, swiglu
 from deepinfer_core.ops.moe.select_experts import route, select_experts
+from deepinfer_cuda.expert_room import experts_workspace
 from deepinfer_cuda.kernels.swiglu import swiglu_kernel
 from deepinfer_cuda.launch import launch, rows_of
 from deepinfer_cuda.ops.expert_packing import pack_experts
 from deepinfer_cuda.ops.experts import combine as sum_experts
 from deepinfer_cuda.ops.experts import run_expert_layer, run_expert_mlp
-from deepinfer_cuda.ops.routing import pack_router, run_route, run_select_experts
+from deepinfer_cuda.ops.routing import pack_router, route_workspace, run_route, run_select_experts
 from deepinfer_cuda.row_tiles import power_of_two
 
 _SWIGLU_COLUMNS = 1024
@@ -56,7 +59,11 @@ _EXPERT_LIMITS = (
     Limit("the inner row must be quantised or rounded", _has_rounded_inner),
     multiple_of("F", 32),
 )
-_NOTE = "FP4 and FP8 weights become bf16 in registers, products are bf16"
+_EXPERTS: dict[str, Any] = {
+    "row_invariant": True,
+    "note": "FP4 and FP8 weights become bf16 in registers, products are bf16",
+    "workspace": experts_workspace,
+}
 
 IMPLEMENTATIONS = {
     swiglu: (
@@ -66,9 +73,13 @@ IMPLEMENTATIONS = {
     select_experts: (Implementation(run_select_experts, (dtype_in("bf16", "f32"),), row_invariant=True),),
     route: (
         Implementation(
-            run_route, (dtype_in("bf16"), attribute_in("logits_dtype", "f32")), pack_router, row_invariant=True
+            run_route,
+            (dtype_in("bf16"), attribute_in("logits_dtype", "f32")),
+            pack_router,
+            row_invariant=True,
+            workspace=route_workspace,
         ),
     ),
-    expert_mlp: (Implementation(run_expert_mlp, _EXPERT_LIMITS, pack_experts, row_invariant=True, note=_NOTE),),
-    expert_layer: (Implementation(run_expert_layer, _EXPERT_LIMITS, pack_experts, row_invariant=True, note=_NOTE),),
+    expert_mlp: (Implementation(run_expert_mlp, _EXPERT_LIMITS, pack_experts, **_EXPERTS),),
+    expert_layer: (Implementation(run_expert_layer, _EXPERT_LIMITS, pack_experts, **_EXPERTS),),
 }

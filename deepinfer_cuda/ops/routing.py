@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deepinfer_core.backend.interface import PlanRequest
 from deepinfer_core.ops.limits import Site
 from deepinfer_core.tensor import Packed
 from deepinfer_cuda.kernels.router_logits import router_logits_kernel
@@ -63,6 +64,11 @@ def run_route(
         num_stages=4 if groups > 1 else 3,
     )
     return _select(logits, bias, experts_per_token, scaling)
+
+
+def route_workspace(request: PlanRequest, site: Site) -> int:
+    """Room of ``moe.route``: logits in float32, of few rows one for each part."""
+    return 4 * site.sizes["E"] * max(request.rows, _PARTS * min(request.rows, _SPLIT_ROWS))
 
 
 def run_select_experts(

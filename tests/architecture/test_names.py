@@ -19,6 +19,7 @@ PLATFORM_WORD = re.compile(
 
 ALLOWED = {
     ("deepinfer_core/backend/registry.py", "nvidia"): "another project's word for an accelerator",
+    ("deepinfer_core/observability/vllm_names.py", "gpu"): "part of a label that routers read in vLLM's metrics",
     ("deepinfer_core/backend/registry.py", "cuda"): "a sibling distribution that an error message names",
     ("deepinfer_core/backend/registry.py", "ascend"): "a sibling distribution that an error message names",
 }

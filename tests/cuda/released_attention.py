@@ -90,8 +90,14 @@ CALLS: dict[str, Callable[[], Any]] = {
     "window_indices": lambda: run_window_indices(
         _integers(4096), _integers(4096), *(_integers(4) for _ in range(3)), window=_WINDOW, ring=_RING
     ),
+    "window_indices_floored": lambda: run_window_indices(
+        _integers(4096), _integers(4096), *(_integers(4) for _ in range(4)), window=_WINDOW, ring=_RING
+    ),
     "entry_metadata": lambda: run_entry_metadata(
         _integers(_ROWS), _integers(_ROWS), _integers(_SEQUENCES, 1024), ratio=2, rows_per_block=64
+    ),
+    "entry_metadata_limited": lambda: run_entry_metadata(
+        _integers(4096), _integers(4096), _integers(4, 1024), _integers(4), ratio=2, rows_per_block=64
     ),
     "entry_slots": lambda: run_entry_slots(
         _integers(_ROWS, _SELECTED), _integers(_ROWS), _integers(_SEQUENCES, 1024), rows_per_block=64

@@ -7,7 +7,12 @@ from typing import Any
 
 import torch
 
-from deepinfer_cuda.ops.embedding import run_token_embedding, run_vocabulary_logits
+from deepinfer_cuda.ops.embedding import (
+    run_remember_tokens,
+    run_resolve_tokens,
+    run_token_embedding,
+    run_vocabulary_logits,
+)
 
 _VOCABULARY, _HIDDEN = 129280, 5120
 
@@ -16,11 +21,19 @@ def _meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def _int32(*shape: int) -> torch.Tensor:
+    return _meta(*shape, dtype=torch.int32)
+
+
 def _logits(rows: int) -> Callable[[], Any]:
     return lambda: run_vocabulary_logits(_meta(rows, _HIDDEN), _meta(_VOCABULARY, _HIDDEN))
 
 
 CALLS: dict[str, Callable[[], Any]] = {
+    "remember_tokens": lambda: run_remember_tokens(_int32(64), _int32(64), _int32(257)),
+    "resolve_tokens": lambda: run_resolve_tokens(
+        _int32(64), _int32(64), _int32(64), _int32(64), _int32(257), _int32(_VOCABULARY)
+    ),
     "token_embedding": lambda: run_token_embedding(
         _meta(64, dtype=torch.int32), _meta(_VOCABULARY, _HIDDEN), out="bf16"
     ),

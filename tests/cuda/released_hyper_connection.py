@@ -10,6 +10,7 @@ from deepinfer_cuda.ops.hyper_connection import (
     run_expand,
     run_head_mix,
     run_mixes,
+    run_retain_rows,
     run_update,
 )
 
@@ -47,6 +48,7 @@ CALLS = {
     "mixes": lambda: run_mixes(_streams(), *_function(), _wide(3), norm_eps=1e-20, eps=1e-6, iterations=20),
     "head_mix": lambda: run_head_mix(_streams(), *_function(_STREAMS), _wide(1), norm_eps=1e-20, eps=1e-6),
     "expand": lambda: run_expand(_meta(_ROWS, _WIDTH), num_streams=_STREAMS),
+    "retain_rows": lambda: run_retain_rows(_streams(), _wide(_ROWS, _STREAMS), _meta(560, dtype=torch.int32)),
     "collapse": lambda: run_collapse(_streams(), _wide(_ROWS, _STREAMS)),
     "update": lambda: run_update(
         _meta(_ROWS, _WIDTH), _streams(), _wide(_ROWS, _STREAMS), _wide(_ROWS, _STREAMS, _STREAMS)

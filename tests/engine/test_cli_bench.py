@@ -57,6 +57,38 @@ def test_latency_report_has_the_time_of_every_token(tmp_path: Path, capsys: pyte
     assert "from token to token (ITL)" in capsys.readouterr().out
 
 
+def test_requests_can_arrive_at_a_rate_and_be_held_to_goals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report_file, picture = tmp_path / "r.json", tmp_path / "r.png"
+    size = ["--num-requests", "4", "--input-len", "8", "--request-rate", "200", "--max-concurrency", "2"]
+    goals = ["--goodput", "ttft:600000", "tpot:600000", "e2e:0.001"]
+    files = ["--json", str(report_file), "--png", str(picture)]
+
+    code = main([*QUIET, "bench", "throughput", "tiny", *SMALL, *size, *goals, *files])
+
+    report = json.loads(report_file.read_text())
+    assert code == 0
+    assert {name: report["configuration"][name] for name in ("request_rate", "max_concurrency", "goodput_ms")} == {
+        "request_rate": 200.0,
+        "max_concurrency": 2,
+        "goodput_ms": {"ttft": 600000.0, "tpot": 600000.0, "e2e": 0.001},
+    }
+    assert [(request["num_output_tokens"], len(request["gaps_s"])) for request in report["requests"]] == [(3, 2)] * 4
+    results = report["results"]
+    assert (results["num_good"], results["goodput_requests_per_s"]) == (0, 0.0)
+    assert all(results["gap_s"][rank] > 0 for rank in ("p50", "p90", "p95", "p99"))
+    assert picture.read_bytes().startswith(PNG_MAGIC)
+    printed = capsys.readouterr().out
+    assert "4 requests, 8 in, 3 out, 200 arrive in a second, at most 2 at once" in printed
+    assert "goodput 0.00 requests/s: 0 of 4 within ttft 600000 ms, tpot 600000 ms, e2e 0.001 ms" in printed
+    assert "from token to token (ITL)" in printed
+
+
+def test_a_load_of_latency_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUIET, "bench", "latency", "tiny", *SMALL, "--max-concurrency", "2"]) == 2
+
+    assert "are of throughput; latency sends one request after the other" in capsys.readouterr().err
+
+
 def test_prompts_can_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt_token_ids": [5, 6, 7]}\n{"prompt": "What is 17 + 25?"}\n')
@@ -76,6 +108,9 @@ def test_prompts_can_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--file", "bad.jsonl"], "line 2: it has no prompt"),
         (["--temperature", "-1"], "temperature=-1.0 must be"),
         (["--input-len", "200"], "200"),
+        (["--input-len", "200", "--request-rate", "inf"], "200"),
+        (["--goodput", "ttft:soon"], "'ttft:soon': 'soon' must be a number of milliseconds above 0"),
+        (["--goodput", "ttft:5", "latency:5"], "'latency:5' is no goal; give KIND:MILLISECONDS"),
     ],
 )
 def test_what_cannot_be_measured_is_an_error_of_the_user(
@@ -95,7 +130,17 @@ def test_what_cannot_be_measured_is_an_error_of_the_user(
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("arguments", [[], ["speed", "tiny"], ["latency", "tiny", "--num-requests", "0"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["speed", "tiny"],
+        ["latency", "tiny", "--num-requests", "0"],
+        ["throughput", "tiny", "--request-rate", "0"],
+        ["throughput", "tiny", "--request-rate", "nan"],
+        ["throughput", "tiny", "--max-concurrency", "0"],
+    ],
+)
 def test_options_that_do_not_parse_are_errors_of_the_user(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ from deepinfer_core.engine.engine import Engine
 from deepinfer_core.engine.step_runner import StepExecutor
 from deepinfer_core.errors import RequestError
 from deepinfer_core.runtime.batch import SequenceRows
+from deepinfer_core.runtime.executor import HiddenRows
 from tests.engine.conftest import MakeEngine, question
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
@@ -36,10 +37,16 @@ class Faulty:
     after_logits: Callable[[Tensor], Tensor] = lambda logits: logits
     sizes: list[int] = field(default_factory=list)
 
-    def run(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> tuple[Tensor, Any]:
+    def forward(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> HiddenRows:
         self.sizes.append(len(sequences))
         self.before_run(sequences)
-        return self.inner.run(sequences, prefill=prefill)
+        return self.inner.forward(sequences, prefill=prefill)
+
+    def remember(self, token_ids: Tensor, slots: Sequence[int]) -> None:
+        self.inner.remember(token_ids, slots)
+
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self.inner.copy_slots(pairs)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.after_logits(self.inner.logits(hidden))
@@ -276,10 +283,17 @@ class Improviser:
     source: random.Random
     vocab_size: int
 
-    def run(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def forward(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> HiddenRows:  # noqa: ARG002
         if self.source.random() < 0.03:
             raise RuntimeError("a fault in the model")
-        return torch.zeros(sum(len(rows.token_ids) for rows in sequences), 1), None
+        lengths = tuple(len(rows.token_ids) for rows in sequences)
+        return HiddenRows(rows=torch.zeros(sum(lengths), 1), lengths=lengths)
+
+    def remember(self, token_ids: Tensor, slots: Sequence[int]) -> None:
+        """Nothing reads it."""
+
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """There is no state."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         made = torch.randn(len(hidden), self.vocab_size)

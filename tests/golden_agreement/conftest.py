@@ -8,6 +8,6 @@ from tests.golden_agreement.workshop import Workshop
 
 
 @pytest.fixture(scope="session")
-def workshop() -> Workshop:
-    """Opened models are kept for the whole session."""
-    return Workshop()
+def workshop(request: pytest.FixtureRequest) -> Workshop:
+    """Opened models are kept for the whole session; ``--accelerator`` names the backend that is judged."""
+    return Workshop(accelerator=str(request.config.getoption("--accelerator")))

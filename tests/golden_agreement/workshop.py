@@ -31,15 +31,20 @@ class Run:
 
 @dataclass
 class Workshop:
-    """Opens each model once for each arithmetic."""
+    """Opens each model once for each arithmetic.
 
+    Attributes:
+        accelerator: Backend of the runs as users make them; the runs with visible roundings are torch's on the CPU.
+    """
+
+    accelerator: str = "cpu"
     _opened: dict[tuple[str, str], OpenedModel] = field(default_factory=dict)
     _rounding: dict[tuple[str, str], tuple[RoundingBackend, BoundModel]] = field(default_factory=dict)
 
     def opened(self, model: str, numerics: str) -> OpenedModel:
-        """The model on the CPU backend as a user opens it."""
+        """The model as a user opens it."""
         if (model, numerics) not in self._opened:
-            self._opened[model, numerics] = open_model(CHECKPOINTS[model], accelerator="cpu", numerics=numerics)
+            self._opened[model, numerics] = open_model(CHECKPOINTS[model], accelerator=self.accelerator, numerics=numerics)
         return self._opened[model, numerics]
 
     def bound(self, model: str, numerics: Numerics, backend: Backend) -> BoundModel:
@@ -50,7 +55,7 @@ class Workshop:
         return bind_model(architecture, parameters, compressed_map, backend, numerics=numerics)
 
     def traced(self, file: GoldenFile, numerics: str) -> Mapping[str, Tensor]:
-        """A trace of the file's prompt on the CPU backend."""
+        """A trace of the file's prompt as a user makes it."""
         return Trace(self.opened(file.model, numerics).model, file.token_ids).run()
 
     def rounded(self, file: GoldenFile, numerics: str, roundings: Roundings) -> Run:

@@ -17,7 +17,7 @@ from deepinfer_core.conformance import suite_backend
 from deepinfer_core.conformance.runner import run_checks
 from deepinfer_core.conformance.subject import subject_of
 from deepinfer_core.reference.backend import CpuBackend
-from deepinfer_core.reference.device import EagerGraph, HostDevice
+from deepinfer_core.reference.device import Copies, EagerGraph, HostDevice
 
 _NONE = Capabilities()
 
@@ -30,6 +30,16 @@ class Uncopied(HostDevice):
 class Narrowing(HostDevice):
     def upload(self, host):
         return host.float() if host.dtype == torch.float64 else host.clone()
+
+
+class Undownloaded(HostDevice):
+    def download(self, tensors):
+        return Copies(tuple(tensors))
+
+
+class Rounding(HostDevice):
+    def download(self, tensors):
+        return Copies(tuple(t.float() if t.dtype == torch.float64 else t.clone() for t in tensors))
 
 
 class PlayedOnce(HostDevice):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.config.architecture import BLOCK_TOKENS
+from deepinfer_core.config.prompt_truncation import NO_TRUNCATION, PromptTruncation
 from deepinfer_core.model.step_inputs import StepInputs
 from deepinfer_core.ops.kv_cache.records import record_views
 from deepinfer_core.ops.kv_cache.store import load
@@ -31,6 +32,9 @@ class FedSequence:
         blocks: Cache blocks in order.
         length: Tokens whose rows the caches hold and that are not taken back.
         images: Positions whose token counts as an image's, which the n-gram memory must not see.
+        window_start: First position with window keys, where a cached prefix is replayed.
+        store_from: Entries that close before it are cached already.
+        all_rows: Its prompt is not truncated.
     """
 
     tokens: list[int]
@@ -38,13 +42,27 @@ class FedSequence:
     blocks: list[int]
     length: int = 0
     images: frozenset[int] = frozenset()
+    window_start: int = 0
+    store_from: int = 0
+    all_rows: bool = False
 
 
 class Driver:
-    """One model with caches of its own; sequences get state slots 1, 2, ... and blocks in ascending order."""
+    """One model with caches of its own; sequences get state slots 1, 2, ... and blocks in ascending order.
 
-    def __init__(self, model: BoundModel, *, num_slots: int = 8, blocks_each: int = 1) -> None:
+    Where prompts are truncated, the tokens of a sequence are the whole prompt.
+    """
+
+    def __init__(
+        self,
+        model: BoundModel,
+        *,
+        num_slots: int = 8,
+        blocks_each: int = 1,
+        truncation: PromptTruncation = NO_TRUNCATION,
+    ) -> None:
         self.model = model
+        self.truncation = truncation
         self.caches = model.allocate(num_slots * blocks_each, num_slots)
         self.executor = Executor(model, self.caches, drafting=model.graph.draft is not None)
         self._blocks_each = blocks_each
@@ -60,16 +78,24 @@ class Driver:
     def feed(self, *parts: tuple[FedSequence, int], prefill: bool = False, padding: int = 0) -> list[Tensor]:
         """One step with the next ``count`` tokens of every sequence; logits ``[count, V]`` of each.
 
+        A step of truncated prompts gives the last rows of each chunk only, as many as the decoder layers ran on.
+
         Args:
             *parts: Sequences and counts, in batch order.
             prefill: As prompt chunks, otherwise as decode rows.
             padding: Decode rows and sequences that pad the step, as a captured graph would have them.
         """
         rows = [self._rows(sequence, count) for sequence, count in parts]
-        hidden = self._run_padded(rows, padding) if padding else self.executor.run(rows, prefill=prefill)[0]
+        counts = [count for _, count in parts]
+        if prefill and self.truncation.is_on:
+            inputs = self.inputs(rows, prefill=True)
+            hidden, counts = self._run(inputs), list(inputs.returned_lengths)
+        elif padding:
+            hidden = self._run(_padded(self.inputs(rows, prefill=False), padding))
+        else:
+            hidden = self.executor.run(rows, prefill=prefill)[0]
         for sequence, count in parts:
             sequence.length += count
-        counts = [count for _, count in parts]
         return list(self.executor.logits(hidden)[: sum(counts)].split(counts))
 
     def speculate(self, *parts: tuple[FedSequence, list[int], int], padding: int = 0) -> list[Tensor]:
@@ -159,23 +185,27 @@ class Driver:
         history = compressed[max(start - lookback, 0) : start][::-1]
         return SequenceRows(
             token_ids=ids, compressed_ids=compressed[start:], start=start, ngram_history=history,
-            state_slot=sequence.slot, blocks=sequence.blocks,
+            state_slot=sequence.slot, blocks=sequence.blocks, window_start=sequence.window_start,
+            store_from=sequence.store_from, total_length=len(sequence.tokens), all_rows=sequence.all_rows,
         )  # fmt: skip
 
     def _compressed(self, sequence: FedSequence, position: int) -> int:
         table = self.model.compressed_map
         return -1 if position in sequence.images else table[sequence.tokens[position]] if table else 0
 
+    def inputs(self, rows: list[SequenceRows], *, prefill: bool) -> StepInputs:
+        """The tensors of one step."""
+        return step_inputs(
+            rows, prefill=prefill, lookback=self.model.lookback, device=self.model.device, truncation=self.truncation
+        )
+
     @torch.inference_mode()
-    def _run_padded(self, rows: list[SequenceRows], padding: int) -> Tensor:
-        """What ``Executor.run`` does, over inputs with dummies behind the real rows and sequences."""
+    def _run(self, inputs: StepInputs) -> Tensor:
+        """What ``Executor.run`` does, over inputs that it would not make."""
         graph = self.model.graph
-        inputs = step_inputs(rows, prefill=False, lookback=self.model.lookback, device=self.model.device)
-        step = graph.begin(_padded(inputs, padding), self.caches)
+        step = graph.begin(inputs, self.caches)
         hidden = graph.forward(step)
-        if graph.draft is not None:
-            features = self.executor.features(step)
-            graph.draft.write_context(features, step.inputs.positions, step.window_stores, self.caches.draft_window)
+        graph.write_draft_context(step)
         return hidden
 
 
@@ -186,8 +216,8 @@ def _flat(cache: Cache, blocks: Tensor, rows: Tensor) -> Tensor:
 def _padded(inputs: StepInputs, count: int) -> StepInputs:
     """``count`` rows without a sequence, and as many sequences that hold only the dummy slot and block."""
     fill = {"compressed_ids": -1, "row_sequence": -1, "ngram_history": -1}
-    names = [name for name in StepInputs.__dataclass_fields__ if not name.startswith("host")]
-    tensors: Mapping[str, Tensor] = {name: getattr(inputs, name) for name in names}
+    values = {name: getattr(inputs, name) for name in StepInputs.__dataclass_fields__}
+    tensors: Mapping[str, Tensor] = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     extended = {
         name: torch.cat((value, value.new_full((count, *value.shape[1:]), fill.get(name, 0))))
         for name, value in tensors.items()

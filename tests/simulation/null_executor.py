@@ -45,9 +45,11 @@ class NullExecutor:
         self._read_and_write(entry)
         if not entry.samples:
             return None
-        num_accepted = self._rng.randint(0, entry.start + entry.num_tokens - sequence.num_tokens)
+        num_drafts = 0 if entry.is_prefill else entry.num_tokens - 1
+        num_accepted = self._rng.randint(0, num_drafts)
         sequence.num_draft_tokens = self._rng.randint(0, self._num_drafts)
-        positions = range(sequence.num_tokens, sequence.num_tokens + 1 + num_accepted)
+        first = entry.start + entry.num_tokens - num_drafts
+        positions = range(first, first + 1 + num_accepted)
         fails_at = self._fails_at.get(sequence.request_id, -1)
         self._seen(sequence, positions[-1])
         tokens = tuple(

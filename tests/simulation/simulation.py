@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from deepinfer_core.config.scheduler import SchedulerConfig
@@ -14,7 +15,7 @@ from deepinfer_core.scheduler.leases import Lease
 from deepinfer_core.scheduler.policy import SchedulingPolicy
 from deepinfer_core.scheduler.scheduler import Scheduler
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
-from deepinfer_core.scheduler.step_plan import StepPlan
+from deepinfer_core.scheduler.step_plan import Outcome, StepPlan
 from tests.simulation.invariants import check_in_flight, check_plan, check_state
 from tests.simulation.null_executor import NullExecutor
 from tests.simulation.workload import Arrival
@@ -30,11 +31,13 @@ class Troubles:
         step_fails: The execution of a step fails.
         lease: A transfer of a running sequence starts; half of them are acknowledged, the others run out of time.
         num_drafts: Drafts per sequence and step at most.
+        overlap: Chance that a step is planned and run before the one before it is applied.
     """
 
     step_fails: float = 0.0
     lease: float = 0.0
     num_drafts: int = 0
+    overlap: float = 0.0
 
 
 @dataclass(slots=True)
@@ -43,6 +46,7 @@ class Report:
 
     Attributes:
         num_steps: Steps that ran.
+        num_overlapped: Steps that were planned while another was in flight.
         num_refused: Requests that could never run.
         num_preemptions: Memory taken away.
         finished: Sequences by finish reason.
@@ -52,6 +56,7 @@ class Report:
     """
 
     num_steps: int = 0
+    num_overlapped: int = 0
     num_refused: int = 0
     num_preemptions: int = 0
     finished: Counter[FinishReason] = field(default_factory=Counter[FinishReason])
@@ -86,6 +91,7 @@ class Simulation:
         self._executor = NullExecutor(self.rng, fails_at, troubles.num_drafts)
         self._accepted: set[tuple[str, int]] = set()
         self._ended: set[tuple[str, int]] = set()
+        self._in_flight: deque[tuple[StepPlan, Collection[Outcome]]] = deque()
         self._leases: list[Lease] = []
         self._front: tuple[Sequence | None, int] = (None, 0)
         self._never_admitted: dict[int, Sequence] = {}
@@ -126,22 +132,35 @@ class Simulation:
             self.scheduler.abort(heapq.heappop(self._aborts)[1])
 
     def _step(self) -> None:
+        """Plan and run a step; apply the one before it, and now and then this one too."""
         plan = self.scheduler.plan(self._now)
-        if plan is None:
-            return
-        check_plan(plan, self.scheduler)
-        self._note(plan)
-        outcomes = self._executor.run(plan)
-        self._now += 0.5
-        self._abort()
-        check_in_flight(plan, self.scheduler)
+        if plan is not None:
+            check_plan(plan, self.scheduler)
+            self._note(plan)
+            self.report.num_overlapped += len(self._in_flight)
+            self._in_flight.append((plan, self._executor.run(plan)))
+            self._now += 0.5
+            self._abort()
+        overlaps = plan is not None and self.rng.random() < self._troubles.overlap
+        while len(self._in_flight) > overlaps:
+            self._end_step()
+        if plan is not None:
+            self._transfer(plan)
+
+    def _end_step(self) -> None:
+        """Apply the oldest step in flight, or fail it together with what builds on it."""
+        for plan, _ in self._in_flight:
+            check_in_flight(plan, self.scheduler)
+        plan, outcomes = self._in_flight.popleft()
         gone = [(e.sequence, e.sequence.num_tokens) for e in plan.entries if e.sequence.is_finished]
         if self.rng.random() < self._troubles.step_fails:
+            while self._in_flight:
+                self.scheduler.cancel(self._in_flight.pop()[0])
             self.scheduler.cancel(plan)
         else:
             self.scheduler.apply(plan, outcomes)
+        check_state(self.scheduler)
         assert all(sequence.num_tokens == num_tokens for sequence, num_tokens in gone)
-        self._transfer(plan)
 
     def _transfer(self, plan: StepPlan) -> None:
         """Start a transfer now and then; it is acknowledged early, late or never."""

@@ -56,7 +56,7 @@ class Projections:
         self._output = builder.bind(
             project_output,
             weights={"output_a": parameters.output_a, "output_b": parameters.output_b},
-            sizes={"N": self._heads, "D": self._width, "H": hidden},
+            sizes={"N": self._heads, "D": self._width, "O": parameters.output_a.shape[0], "H": hidden},
             groups=shape.output_groups,
             quantize_input=builder.numerics.quantize_activations,
             out=act,
@@ -117,8 +117,9 @@ class Attention:
         """
         positions = step.inputs.positions
         query, key, index_query = self._projections.queries(self._cast(x), positions)
+        if not step.entries_written:
+            self.write_entries(x, step)
         if self._compressor is not None:
-            self._compressor(x, step)
             step.context_rows = None
         if self._indexer is not None:
             self._indexer(x, index_query, step)
@@ -127,6 +128,22 @@ class Attention:
             self._attend_prompt(query, key, step) if step.inputs.is_prefill else self._attend_decode(query, key, step)
         )
         return self._projections.output(attended, positions)
+
+    def write_entries(self, x: Tensor, step: StepContext) -> None:
+        """Write the entries that close in this step and their index keys, where this layer owns any.
+
+        Args:
+            x: Normed input of every row ``[T, H]``.
+            step: Shared values of the step; ``latent`` is left in it.
+        """
+        if self._compressor is not None:
+            self._compressor(x, step)
+        self.write_index_keys(step)
+
+    def write_index_keys(self, step: StepContext) -> None:
+        """Write this layer's index keys, where it owns any, of the entries in ``step.latent``."""
+        if self._indexer is not None:
+            self._indexer.write_keys(step)
 
     def _attend_prompt(self, query: Tensor, key: Tensor, step: StepContext) -> Tensor:
         """Window history is read before the ring is written; entries are gathered once per source layer."""

@@ -57,3 +57,17 @@ class DecoderLayer:
         step.trace(f"streams.{layer}", streams)
         step.trace(f"pre_mix.{layer}", mix)
         return streams, mix
+
+    def write_entries(self, streams: Tensor, mix: Tensor, step: StepContext) -> None:
+        """Write what this layer caches for good, and nothing else, from the streams that enter it.
+
+        Args:
+            streams: ``[T, m, H]``.
+            mix: Mix handed over by the layer before.
+            step: Shared values of the step; ``latent`` is left in it.
+        """
+        self._attention.write_entries(self._attention_sub_layer.inner_input(streams, mix), step)
+
+    def write_index_keys(self, step: StepContext) -> None:
+        """Write this layer's index keys, where it owns any, of the entries that an earlier layer made."""
+        self._attention.write_index_keys(step)

@@ -51,7 +51,10 @@ class Indexer:
         common: dict[str, Any] = {"score_mode": numerics.score_mode, "k": shape.top_k}
         if self._within:
             self._select = builder.bind(
-                select_within_candidates, sizes=sizes, candidate_block_size=shape.candidate_block_size, **common
+                select_within_candidates,
+                sizes={**sizes, "Y": shape.candidate_blocks},
+                candidate_block_size=shape.candidate_block_size,
+                **common,
             )
         else:
             blocks = shape.candidate_blocks if layer == shape.candidate_source_layer else 0
@@ -71,8 +74,6 @@ class Indexer:
             projected: Index queries before rotation ``[T, heads * head_dim]``.
             step: Shared values of the step.
         """
-        if self._keys is not None:
-            self._keys(step)
         heads, width = self._shape.num_heads, self._shape.head_dim
         rotated = self._rotate(projected.unflatten(-1, (heads, width)), step.inputs.positions, self._table)
         query = self._cast(rotated)
@@ -89,6 +90,11 @@ class Indexer:
             step.candidates = candidates if candidates is not None else step.candidates
         if step.record is not None:
             self._trace(arguments, step)
+
+    def write_keys(self, step: StepContext) -> None:
+        """Write this layer's index keys, where it owns any, of the entries in ``step.latent``."""
+        if self._keys is not None:
+            self._keys(step)
 
     @property
     def _key_layer(self) -> int:

@@ -49,6 +49,11 @@ class SubLayer:
         output = inner(x)
         return self._update(output, streams, post, combination), pre, output
 
+    def inner_input(self, streams: Tensor, mix: Tensor) -> Tensor:
+        """What the inner function gets for these streams ``[T, H]``."""
+        x, *_ = self._enter(streams, mix, *self._parameters)
+        return x
+
 
 class Head:
     """The end of a stack: collapse with the last mix, then the final norm."""

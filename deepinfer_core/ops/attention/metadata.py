@@ -43,69 +43,40 @@ def window_slots(
     return slots.to(torch.int32), torch.where(row_sequence >= 0, base + positions % ring, -1).to(torch.int32)
 
 
-@op("attention.window_indices", tolerance=_EXACT)
-def window_indices(
-    positions: Annotated[Tensor, Shape("T"), Dtypes("i32")],
-    row_sequence: Annotated[Tensor, Shape("T"), Dtypes("i32")],
-    state_slots: Annotated[Tensor, Shape("B"), Dtypes("i32")],
-    context_lengths: Annotated[Tensor, Shape("B"), Dtypes("i32")],
-    query_lengths: Annotated[Tensor, Shape("B"), Dtypes("i32")],
-    *,
-    window: int,
-    ring: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Window of prompt rows over a buffer of history and current rows (spec attention/04 section 4).
-
-    The buffer is ``[B * window history rows | T current rows]``; history row ``i`` of a sequence holds
-    position ``q0 - window + i`` where ``q0`` is its first position in this step.
-
-    Returns:
-        Indices ``[T, window]`` into the buffer (valid first, then -1); ring slots ``[B * window]`` of the
-        history, -1 before position 0; and store slots ``[T]``: only the last ``ring`` rows of a sequence are kept.
-    """
-    device, count = positions.device, state_slots.shape[0]
-    first = context_lengths - query_lengths
-    column = torch.arange(window, dtype=torch.int32, device=device)
-    history = first[:, None] - window + column
-    history_slots = torch.where(history >= 0, state_slots[:, None] * ring + history % ring, -1)
-
-    sequence = row_sequence.clamp_min(0).long()
-    row_start = (torch.cumsum(query_lengths, 0) - query_lengths).to(torch.int32)
-    length = torch.clamp(positions + 1, max=window)
-    position = (positions - length + 1)[:, None] + column
-    from_first = position - first[sequence][:, None]
-    current = count * window + row_start[sequence][:, None] + from_first
-    past = sequence[:, None] * window + window + from_first
-    real = row_sequence >= 0
-    indices = torch.where((column < length[:, None]) & real[:, None], torch.where(from_first >= 0, current, past), -1)
-
-    kept = real & (positions >= context_lengths[sequence] - ring)
-    stores = torch.where(kept, state_slots[sequence] * ring + positions % ring, -1)
-    return indices.to(torch.int32), history_slots.flatten().to(torch.int32), stores.to(torch.int32)
-
-
-@op("attention.entry_metadata", tolerance=_EXACT, row_axis="T")
+@op("attention.entry_metadata", tolerance=_EXACT, row_axis="T", version=2)
 def entry_metadata(
     positions: Annotated[Tensor, Shape("T"), Dtypes("i32")],
     row_sequence: Annotated[Tensor, Shape("T"), Dtypes("i32")],
     block_table: Annotated[Tensor, Shape("B", "J"), Dtypes("i32")],
+    store_from: Annotated[Tensor | None, Shape("B"), Dtypes("i32")] = None,
     *,
     ratio: int,
     rows_per_block: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compressed entries of each row: how many it sees, which one it closes, and at which position that one lies.
+    """Compressed entries of each row: how many it sees, which one it stores, and at which position that one lies.
+
+    A row stores the entry that it closes, unless the entry was cached before: rows of a replayed prefix leave what
+    other sequences may share as it is (spec attention/05 B). What a row sees does not depend on that.
+
+    Args:
+        positions: Position of each row.
+        row_sequence: Sequence of each row.
+        block_table: Blocks of each sequence.
+        store_from: First position of each sequence that stores the entry which it closes; None is 0 for all.
+        ratio: Tokens per entry.
+        rows_per_block: Entries per block.
 
     Returns:
-        Visible entries ``[T]``, ``(p + 1) // ratio``; the slot ``[T]`` of the entry that the row closes, -1
-        for none; the entry's position ``[T]``, that of its first token (0 where none is closed).
+        Visible entries ``[T]``, ``(p + 1) // ratio``; the slot ``[T]`` of the entry that the row stores, -1
+        for none; the entry's position ``[T]``, that of its first token (0 where none is stored).
     """
-    real = row_sequence >= 0
+    real, sequence = row_sequence >= 0, row_sequence.clamp_min(0).long()
     visible = torch.where(real, (positions + 1) // ratio, 0)
     closes = real & ((positions + 1) % ratio == 0)
+    if store_from is not None:
+        closes = closes & (positions >= store_from[sequence])
     entry = torch.where(closes, positions // ratio, 0)
-    block = block_table[
-        row_sequence.clamp_min(0).long(), torch.clamp(entry // rows_per_block, max=block_table.shape[1] - 1).long()
-    ]
+    block = block_table[sequence, torch.clamp(entry // rows_per_block, max=block_table.shape[1] - 1).long()]
     slot = torch.where(closes, block * rows_per_block + entry % rows_per_block, -1)
     return visible.to(torch.int32), slot.to(torch.int32), (entry * ratio).to(torch.int32)
 
@@ -180,8 +151,12 @@ def draw_step(draw: Draw, starts: tuple[int, ...], lengths: tuple[int, ...], pad
     }
 
 
-def _step(starts: tuple[int, ...], lengths: tuple[int, ...], padding: int = 0) -> Callable[[Draw], dict[str, Any]]:
-    return lambda draw: draw_step(draw, starts, lengths, padding)
+def _step(
+    starts: tuple[int, ...], lengths: tuple[int, ...], padding: int = 0, **limits: tuple[int, ...]
+) -> Callable[[Draw], dict[str, Any]]:
+    """The tensors of a step, and ``limits``: further tensors with one number for each sequence."""
+    more = {name: torch.tensor(values, dtype=torch.int32) for name, values in limits.items()}
+    return lambda draw: {**draw_step(draw, starts, lengths, padding), **more}
 
 
 @window_slots.cases
@@ -204,31 +179,30 @@ def _window_slots_cases() -> Iterator[Case]:
     )
 
 
-@window_indices.cases
-def _window_indices_cases() -> Iterator[Case]:
-    yield Case("prompts_from_start", T=25, B=2, window=8, ring=14, make=_step((0, 0), (5, 20)), required=True)
-    yield Case("later_chunks", T=25, B=2, window=8, ring=14, make=_step((3, 30), (5, 20)), required=True)
-    yield Case("padding_rows", T=7, B=1, window=8, ring=14, make=_step((9,), (4,), 3))
-    yield Case("no_rows", T=0, B=0, window=8, ring=14, make=_step((), ()), required=True)
-    yield ErrorCase(
-        "lengths",
-        T=1,
-        B=1,
-        window=8,
-        ring=14,
-        make=_step((0,), (1,)),
-        stretch=("query_lengths", "B"),
-        raises=ShapeError,
-        match="query_lengths has B=2",
-    )
-
-
 @entry_metadata.cases
 def _entry_metadata_cases() -> Iterator[Case]:
     for ratio in (1, 2):
         make = _step((0, 5, 31), (7, 1, 2), 2)
         yield Case(f"ratio_{ratio}", T=12, B=3, J=4, ratio=ratio, rows_per_block=16 // ratio, make=make, required=True)
+        # A prefix that ends before, inside and behind the step's rows; at 6 and 33 inside a pair.
+        for limits in ((0, 0, 0), (3, 6, 33), (7, 5, 40)):
+            yield Case(
+                f"ratio_{ratio}_store_from_{limits[0]}", T=12, B=3, J=4, ratio=ratio, rows_per_block=16 // ratio,
+                make=_step((0, 5, 31), (7, 1, 2), 2, store_from=limits), required=True,
+            )  # fmt: skip
     yield Case("no_rows", T=0, B=0, J=4, ratio=1, rows_per_block=16, make=_step((), ()), required=True)
+    yield ErrorCase(
+        "store_from",
+        T=1,
+        B=1,
+        J=4,
+        ratio=1,
+        rows_per_block=16,
+        make=_step((0,), (1,), store_from=(0,)),
+        stretch=("store_from", "B"),
+        raises=ShapeError,
+        match="store_from has B=2",
+    )
     yield ErrorCase(
         "positions",
         T=1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -63,7 +64,7 @@ class ScriptedModel:
 def test_percentiles_are_those_of_numpy(values: list[float]) -> None:
     summary = summarize(values)
 
-    for percent in (50, 90, 99):
+    for percent in (50, 90, 95, 99):
         assert summary[f"p{percent}"] == pytest.approx(numpy.percentile(values, percent))
     assert summary["mean"] == pytest.approx(numpy.mean(values))
     assert (summary["min"], summary["max"]) == (min(values), max(values))
@@ -93,6 +94,19 @@ def test_throughput_takes_times_from_the_engine_and_gives_each_request_a_seed() 
     )
     assert measured.rates["input_tokens_per_s"] == pytest.approx(3 / measured.duration_s)
     assert measured.rates["output_tokens_per_s"] == pytest.approx(6 / measured.duration_s)
+
+
+def test_throughput_takes_the_time_of_every_token_where_the_engine_takes_it_down() -> None:
+    class Precise(ScriptedModel):
+        def _record(self, ids: Sequence[int], number: int, error: str = "") -> RequestOutput:
+            record = super()._record(ids, number, error)
+            assert record.metrics is not None
+            return replace(record, metrics=replace(record.metrics, inter_token_latencies=(0.25,) * (number - 1)))
+
+    measured = measure_throughput(Precise(), [[5]], fixed_length(3, temperature=0.0), seed=0)
+
+    assert measured.requests[0].gaps_s == (0.25, 0.25)
+    assert summaries(measured)["gap_s"]["p95"] == 0.25
 
 
 def test_latency_takes_the_time_of_every_token() -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 from deepinfer_core.config.architecture import MAX_BACKTRACK_TOKENS
 from deepinfer_core.model.cache_layout import compressor_ring_rows
 from deepinfer_core.ops.attention.draft_slots import draft_slots
-from deepinfer_core.ops.attention.metadata import window_indices, window_slots
+from deepinfer_core.ops.attention.metadata import window_slots
+from deepinfer_core.ops.attention.window_indices import window_indices
 
 WINDOW, SLOT, LENGTH = 8, 2, 60
 SHORTEST = WINDOW + MAX_BACKTRACK_TOKENS - 1

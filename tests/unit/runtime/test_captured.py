@@ -11,6 +11,7 @@ from deepinfer_core.runtime.captured import Bucket, CapturedDecode, StepBuffer
 from deepinfer_core.runtime.executor import Executor
 from deepinfer_core.runtime.model import BoundModel
 
+NO_TOKENS = torch.zeros(6, dtype=torch.int32)
 TOKENS = [5 + (place * 7) % 900 for place in range(200)]
 
 
@@ -40,7 +41,7 @@ def test_a_bucket_rounds_every_size_up_to_a_power_of_two(model: BoundModel) -> N
 @pytest.mark.parametrize("lengths", [(37,), (37, 130, 9), (130, 64, 9, 37)])
 def test_recorded_steps_give_the_rows_of_the_executor(model: BoundModel, lengths: tuple[int, ...]) -> None:
     plain, recorded = (Executor(model, model.allocate(10, 5)) for _ in range(2))
-    decode = CapturedDecode(model, recorded.caches)
+    decode = CapturedDecode(model, recorded.caches, NO_TOKENS)
     for number, length in enumerate(lengths):
         for executor in (plain, recorded):
             executor.run([_rows(model, number, 0, length)], prefill=True)
@@ -59,7 +60,7 @@ def test_padding_writes_into_no_cache_of_a_sequence(model: BoundModel) -> None:
     executor.run([_rows(model, 0, 0, 40)], prefill=True)
     others = executor.caches.block_pool[3:].clone(), executor.caches.slot_pool[2:].clone()
 
-    CapturedDecode(model, executor.caches).run([_rows(model, 0, 40, 43)])
+    CapturedDecode(model, executor.caches, NO_TOKENS).run([_rows(model, 0, 40, 43)])
 
     assert torch.equal(others[0], executor.caches.block_pool[3:])
     assert torch.equal(others[1], executor.caches.slot_pool[2:])

@@ -215,7 +215,7 @@ def test_known_tokens_are_scored_and_rows_that_are_not_finite_give_nothing(sampl
     logits = _logits(3)
     logits[1, 3] = math.nan
 
-    scores = sampler.score(logits, [4, 5, 6], 2)
+    scores = sampler.score(logits, [4, 5, 6], 2).on_host([4, 5, 6], 2)
 
     expected = logits.log_softmax(-1)
     best = logits[2].argsort(descending=True)[:2].tolist()

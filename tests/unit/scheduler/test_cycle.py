@@ -16,12 +16,13 @@ def test_nothing_to_do_is_no_plan() -> None:
     assert make_scheduler().plan(0.0) is None
 
 
-def test_planning_before_applying_breaks_an_invariant() -> None:
+def test_planning_with_two_steps_in_flight_breaks_an_invariant() -> None:
     scheduler = make_scheduler()
     add(scheduler, "a")
     planned(scheduler)
+    planned(scheduler)
 
-    with pytest.raises(InternalError, match="before the one before it was applied"):
+    with pytest.raises(InternalError, match="before the ones before it were applied"):
         scheduler.plan(0.0)
 
 
@@ -30,7 +31,7 @@ def test_applying_twice_breaks_an_invariant() -> None:
     add(scheduler, "a")
     plan = step(scheduler)
 
-    with pytest.raises(InternalError, match="not the one planned last"):
+    with pytest.raises(InternalError, match="before the one before it"):
         scheduler.apply(plan, [Outcome(token_ids=(1,))])
 
 

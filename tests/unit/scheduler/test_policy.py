@@ -10,6 +10,7 @@ from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.errors import InternalError
 from deepinfer_core.scheduler.policy import DefaultPolicy, Load
 from deepinfer_core.scheduler.sequence import Sequence
+from deepinfer_core.scheduler.step_plan import StepKind
 from tests.unit.scheduler.builders import add, make_scheduler, make_sequence, rows, step
 
 CONFIG = SchedulerConfig(max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=512)
@@ -45,8 +46,8 @@ def test_prompt_may_be_split_only_if_configured() -> None:
 class DecodeFirst(DefaultPolicy):
     """Finishes what runs before it lets anybody in."""
 
-    def prefers_prefill(self, load: Load) -> bool:
-        return load.num_decoding == 0
+    def kind(self, load: Load) -> StepKind:
+        return StepKind.DECODE if load.num_decoding else StepKind.PREFILL
 
 
 @dataclass(frozen=True, slots=True)

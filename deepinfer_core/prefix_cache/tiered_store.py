@@ -1,0 +1,132 @@
+"""Host memory in front of slower tiers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+from deepinfer_core.errors import require
+from deepinfer_core.prefix_cache.memory_tier import MemoryTier
+from deepinfer_core.prefix_cache.tier import Entry, Tier, TierStatistics
+from deepinfer_core.prefix_cache.write_queue import WriteQueue
+
+
+class TieredStore:
+    """Payloads by key: new ones in memory, what leaves memory in the next tier, what is used again back in memory.
+
+    Methods may be called from any thread and raise nothing. :meth:`put`, :meth:`get_from_memory` and :meth:`fetch`
+    return at once and are for an engine's loop; the others may wait for a slow tier.
+
+    **Host memory**: the memory tier and the queue together never hold more than the sum of their capacities. On top
+    comes what is in hand: the payload of a call, and the one that each reader is loading.
+    """
+
+    def __init__(
+        self, memory: MemoryTier, *slower: Tier, queue_bytes: int = 256 * 1024**2, num_readers: int = 4
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            memory: The first tier.
+            slower: The others, fastest first.
+            queue_bytes: Memory for payloads on their way to the second tier. When it is full, what leaves the first
+                is lost, and counted.
+            num_readers: Threads that load from slow tiers.
+        """
+        names = [memory.name, "queue", *(tier.name for tier in slower)]
+        require(len(set(names)) == len(names), f"two tiers have the same name: {names}")
+        self._memory = memory
+        self._slower = slower
+        self._queue = WriteQueue(self._demote, queue_bytes)
+        self._readers = ThreadPoolExecutor(max_workers=num_readers, thread_name_prefix="prefix-cache-reader")
+        self._is_closed = False
+
+    def put(self, key: bytes, payload: bytes) -> None:
+        """Take a payload; whatever it drives out of memory is written to the next tier later."""
+        if not self._is_closed:
+            self._hand_on(self._memory.put(key, payload))
+
+    def get_from_memory(self, key: bytes) -> bytes | None:
+        """The payload if it is in memory or on its way to the next tier."""
+        payload = self._memory.get(key)
+        return self._queue.get(key) if payload is None and self._slower else payload
+
+    def get(self, key: bytes) -> bytes | None:
+        """The payload, from the first tier that has it, and now in memory; None if no tier has it."""
+        payload = self.get_from_memory(key)
+        return self._load(key) if payload is None else payload
+
+    def fetch(self, key: bytes) -> Future[bytes | None]:
+        """The same as :meth:`get`, loaded by a thread of the store; to prefetch, drop the result."""
+        payload = self.get_from_memory(key)
+        if payload is None and self._slower:
+            with suppress(RuntimeError):  # the readers were shut down
+                return self._readers.submit(self._load, key)
+        done: Future[bytes | None] = Future()
+        done.set_result(payload)
+        return done
+
+    def contains(self, key: bytes) -> bool:
+        """Whether ``get`` would probably find it; asks the slow tiers if it is not in memory."""
+        tiers = (self._memory, self._queue, *self._slower)
+        return any(tier.contains(key) for tier in tiers)
+
+    def delete(self, key: bytes) -> None:
+        """Forget a payload everywhere."""
+        self._memory.delete(key)
+        self._queue.discard(key)
+        for tier in self._slower:
+            tier.delete(key)
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything that left memory is written; False if the time was too short."""
+        return self._queue.flush(timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Write what memory holds to the next tier, so that a later start finds it, and end the threads.
+
+        What is not written within ``timeout_s`` seconds (None: as long as it takes) is lost. Afterwards nothing is
+        taken or found.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._is_closed = True
+        self._readers.shutdown()
+        while (entry := self._memory.pop_oldest()) is not None:
+            if self._slower:
+                key, payload = entry
+                self._queue.offer(key, payload, timeout_s=_left(deadline))
+        self._queue.close(_left(deadline))
+
+    def statistics(self) -> Mapping[str, TierStatistics]:
+        """A snapshot of each tier by name, in order; ``queue`` is what is on its way to the second."""
+        slower = {tier.name: tier.statistics() for tier in self._slower}
+        return {self._memory.name: self._memory.statistics(), "queue": self._queue.statistics(), **slower}
+
+    def _load(self, key: bytes) -> bytes | None:
+        for tier in self._slower:
+            if self._is_closed:
+                return None
+            payload = tier.get(key)
+            if payload is not None:
+                left = self._memory.put(key, payload)
+                self._hand_on(entry for entry in left if entry[0] != key)  # memory may be too small for it
+                return payload
+        return None
+
+    def _hand_on(self, left: Iterable[Entry]) -> None:
+        """Queue what left memory, if there is a place for it."""
+        if self._slower:
+            for key, payload in left:
+                self._queue.offer(key, payload)
+
+    def _demote(self, key: bytes, payload: bytes) -> None:
+        """Write to the second tier, what leaves that one to the third, and so on; runs on the queue's thread."""
+        entries = [(key, payload)]
+        for tier in self._slower:
+            entries = [left for entry in entries for left in tier.put(*entry)]
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,0 +1,1 @@
+"""Structured output: the form that a request asks for, compiled, matched and turned into token masks."""
