@@ -8,6 +8,8 @@ from typing import Any
 
 from deepinfer_core.config.fallback import FallbackPolicy
 from deepinfer_core.config.numerics import VARIANTS
+from deepinfer_core.config.prefix_cache import PREFIX_CACHE_MODES, PrefixCacheConfig
+from deepinfer_core.config.prompt_truncation import DEFAULT_KEEP_TOKENS, PromptTruncation
 from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.errors import ConfigError, nearest
 
@@ -45,6 +47,16 @@ class EngineConfig:
             ``auto`` for where the device works behind the host. The tokens are the same.
         batch_invariant: A sequence's tokens do not depend on which others run beside it; ops that cannot promise
             that are refused.
+        prefix_cache: Whether prompts reuse cache blocks of earlier ones that begin with the same tokens: ``off``;
+            ``exact``: only from where the whole state was kept, so that a hit changes nothing; ``bounded``: also from
+            elsewhere, with the last window of the hit computed again from an empty one.
+        prefix_snapshots: States that are kept on the device for that; each takes a state slot.
+        prefix_memory_gib: Host memory for copies of cached prefixes; 0 for none.
+        prefix_disk: Folder for what leaves that memory; it is found again after a restart. Empty for none.
+        prefix_disk_gib: What the folder may take.
+        prompt_truncation: How much of a prompt the decoder layers see: ``off`` for all of it; ``compact`` for its last
+            tokens, at about half the work; ``mask`` gives the results of ``compact`` at the cost of ``off``.
+        prompt_keep_tokens: Those last tokens.
         kv_cache_memory_gib: Memory for compressed entries; 0 takes a share of what is free.
         seed: Source of the seeds of requests that bring none; None makes them differ from run to run.
 
@@ -71,20 +83,29 @@ class EngineConfig:
     max_num_waiting: int = 0
     overlap: str = "auto"
     batch_invariant: bool = False
+    prefix_cache: str = "off"
+    prefix_snapshots: int = 64
+    prefix_memory_gib: float = 0.0
+    prefix_disk: str = ""
+    prefix_disk_gib: float = 16.0
+    prompt_truncation: str = "off"
+    prompt_keep_tokens: int = DEFAULT_KEEP_TOKENS
     kv_cache_memory_gib: float = 0.0
     seed: int | None = field(default=0)
 
     def __post_init__(self) -> None:
         problems = [*self._wrong_names(), *self._wrong_numbers()]
-        try:
-            self.scheduler(2)
-        except ConfigError as error:
-            problems += error.problems
+        for part in (lambda: self.scheduler(2), self.truncation):
+            try:
+                part()
+            except ConfigError as error:
+                problems += error.problems
+        problems = problems or self._contradictions()
         if problems:
             raise ConfigError(problems, source="engine")
 
     def _wrong_names(self) -> list[str]:
-        allowed = {"numerics": tuple(VARIANTS), "load_format": LOAD_FORMATS, "overlap": OVERLAP}
+        allowed = {"numerics": tuple(VARIANTS), "load_format": LOAD_FORMATS, "overlap": OVERLAP, "prefix_cache": PREFIX_CACHE_MODES}
         values = {name: getattr(self, name) for name in allowed}
         return [
             f"{name}={value!r} is unknown; choose one of {', '.join(allowed[name])}{nearest(str(value), allowed[name])}"
@@ -97,10 +118,49 @@ class EngineConfig:
         tokens: Any = self.max_model_len
         if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0 or tokens == 1:
             problems.append(f"max_model_len={tokens!r} must be a whole number, 2 or more, or 0 for the model's maximum")
-        gib: Any = self.kv_cache_memory_gib
-        if isinstance(gib, bool) or not isinstance(gib, int | float) or not 0 <= gib < math.inf:
-            problems.append(f"kv_cache_memory_gib={gib!r} must be a number of GiB, 0 or more")
+        for name in ("kv_cache_memory_gib", "prefix_memory_gib", "prefix_disk_gib"):
+            gib: Any = getattr(self, name)
+            if isinstance(gib, bool) or not isinstance(gib, int | float) or not 0 <= gib < math.inf:
+                problems.append(f"{name}={gib!r} must be a number of GiB, 0 or more")
+        snapshots: Any = self.prefix_snapshots
+        if isinstance(snapshots, bool) or not isinstance(snapshots, int) or snapshots < 0:
+            problems.append(f"prefix_snapshots={snapshots!r} must be a whole number, 0 or more")
         return problems
+
+    def _contradictions(self) -> list[str]:
+        problems: list[str] = []
+        if self.prefix_cache == "off":
+            problems += [
+                f"{name} is set, but prefix_cache is off; choose exact or bounded, or leave {name} out"
+                for name in ("prefix_memory_gib", "prefix_disk")
+                if getattr(self, name)
+            ]
+        if self.prefix_cache == "exact" and self.prompt_truncation != "off":
+            problems.append(
+                f"prefix_cache=exact needs the state at the end of a prefix, and prompt_truncation="
+                f"{self.prompt_truncation} leaves only that of the prompt that was truncated; choose bounded, or turn "
+                "one of them off"
+            )
+        if self.prefix_cache == "exact" and not self.prefix_snapshots:
+            problems.append("prefix_cache=exact finds nothing without states; set prefix_snapshots to 1 or more")
+        if self.prefix_disk and not self.prefix_disk_gib:
+            problems.append("prefix_disk names a folder that may take 0 GiB; raise prefix_disk_gib")
+        return problems
+
+    def truncation(self) -> PromptTruncation:
+        """How much of prompts the decoder layers see."""
+        mode: Any = self.prompt_truncation
+        return PromptTruncation(mode=mode, keep_tokens=self.prompt_keep_tokens)
+
+    def prefixes(self, window_tokens: int) -> PrefixCacheConfig:
+        """The prefix cache's part."""
+        truncation = self.truncation()
+        return PrefixCacheConfig(
+            mode=self.prefix_cache,
+            num_snapshots=self.prefix_snapshots if self.prefix_cache != "off" and not truncation.is_on else 0,
+            window_tokens=window_tokens,
+            keep_tokens=truncation.keep_tokens if truncation.is_on else 0,
+        )
 
     def scheduler(self, max_model_len: int) -> SchedulerConfig:
         """The scheduler's part, with the longest sequence resolved."""

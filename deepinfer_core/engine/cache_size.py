@@ -22,7 +22,7 @@ _SHARE_WHERE_STATED = 0.9
 _GIB = 2**30
 
 
-def num_cache_blocks(model: BoundModel, config: EngineConfig, max_model_len: int) -> int:
+def num_cache_blocks(model: BoundModel, config: EngineConfig, max_model_len: int, num_slots: int) -> int:
     """Blocks that the memory holds, but no more than all sequences at full length would use.
 
     What is free is divided in this order: the workspace of the largest steps, the state slots, and a share of the rest
@@ -38,7 +38,7 @@ def num_cache_blocks(model: BoundModel, config: EngineConfig, max_model_len: int
         max_model_len=max_model_len,
     )
     workspace = model.workspace(limits)
-    slots = (config.max_num_seqs + 1) * layout.bytes_per_slot
+    slots = (num_slots + 1) * layout.bytes_per_slot
     free = model.device.memory().free_bytes
     left = free - workspace.total_bytes - slots
     log.info("workspace: %s; %.2f GiB are free", workspace, free / _GIB)

@@ -11,13 +11,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from deepinfer_core.engine.cache_identity import cache_identity
 from deepinfer_core.engine.cache_size import num_cache_blocks
 from deepinfer_core.engine.intake import Intake
+from deepinfer_core.engine.prefix_storage import open_storage
 from deepinfer_core.engine.request_checks import check_request_id
 from deepinfer_core.engine.statistics import Counters, EngineStatistics
 from deepinfer_core.engine.step_runner import StepRunner
 from deepinfer_core.errors import RequestError
 from deepinfer_core.logging import get_logger
+from deepinfer_core.prefix_cache.keys import root_key
+from deepinfer_core.runtime.cache_transfer import CacheTransfer
 from deepinfer_core.runtime.executor import Executor
 from deepinfer_core.scheduler.scheduler import Scheduler
 from deepinfer_core.scheduler.sequence import FinishReason
@@ -70,19 +74,38 @@ class Engine:
 
         Raises:
             CapacityError: The memory given does not hold one block.
+            ConfigError: Prompts are truncated to fewer tokens than the model needs.
         """
         model = opened.model
+        config.truncation().check(model.architecture.attention)
         max_model_len = min(config.max_model_len or model.max_positions, model.max_positions)
-        num_blocks = num_cache_blocks(model, config, max_model_len)
+        prefixes = config.prefixes(model.architecture.attention.sliding_window)
+        num_slots = config.max_num_seqs + prefixes.num_snapshots
+        num_blocks = num_cache_blocks(model, config, max_model_len, num_slots)
         self.scheduler = Scheduler(
-            config.scheduler(max_model_len), num_blocks=num_blocks, num_state_slots=config.max_num_seqs
+            config.scheduler(max_model_len),
+            num_blocks=num_blocks,
+            num_state_slots=config.max_num_seqs,
+            prefix_cache=prefixes,
         )
-        executor: StepExecutor = Executor(model, model.allocate(num_blocks, config.max_num_seqs))
+        caches = model.allocate(num_blocks, num_slots)
+        executor: StepExecutor = Executor(model, caches, truncation=config.truncation())
         executor = wrap_executor(executor) if wrap_executor is not None else executor
+        transfer = CacheTransfer(caches, model.device)
         self._overlaps = config.overlap == "on" or (config.overlap == "auto" and model.is_asynchronous)
-        self._runner: StepRunner | None = StepRunner(model, executor, feeds_back=self._overlaps)
+        self._runner: StepRunner | None = StepRunner(model, executor, transfer, feeds_back=self._overlaps)
         self._launched: LaunchedStep | None = None
-        self._intake = Intake(model.architecture, opened.tokenizer, self.scheduler.check, config.seed)
+        identity = cache_identity(opened, config) if prefixes.is_on else None
+        self._storage = open_storage(config, identity, transfer) if identity is not None else None
+        if self._storage is not None:
+            self.scheduler.prefix_cache.attach(self._storage.store)
+        self._intake = Intake(
+            model.architecture,
+            opened.tokenizer,
+            self.scheduler.check,
+            config.seed,
+            cache_root=root_key(identity) if identity is not None else b"",
+        )
         self._sizes = num_blocks, config.max_num_seqs
         self._clock, self._nap = clock, nap
         self._requests: dict[str, Request] = {}
@@ -196,6 +219,8 @@ class Engine:
         except BaseException:
             self._drop_steps()
             raise
+        if self._storage is not None:
+            self._storage.save(self.scheduler.prefix_cache.take_saves())
         records = self._records(touched)
         if not records and self._requests and self._is_idle:
             self._nap(_NAP_S)
@@ -211,6 +236,8 @@ class Engine:
         for request_id in list(self._requests):
             self.abort(request_id)
         self._drop_steps()
+        if self._storage is not None and self._runner is not None:
+            self._storage.close()
         self._runner = None
         return self._records(())
 

@@ -30,6 +30,8 @@ class Intake:
         tokenizer: Tokenizer | None,
         check_sequence: Callable[[ScheduledSequence], None],
         seed: int | None,
+        *,
+        cache_root: bytes = b"",
     ) -> None:
         """Begin with no request.
 
@@ -38,10 +40,13 @@ class Intake:
             tokenizer: The model's, if it has one.
             check_sequence: Raises when the scheduler could never run a sequence.
             seed: Source of the seeds of requests that bring none; None makes them differ from run to run.
+            cache_root: Beginning of the keys of cached blocks; empty when nothing is reused. Requests that ask for
+                log-probabilities of their prompt have it computed whole.
         """
         self._architecture = architecture
         self._tokenizer = tokenizer
         self._check_sequence = check_sequence
+        self._cache_root = cache_root
         self._seeds = random.Random(seed) if seed is not None else secrets.SystemRandom()  # noqa: S311  # repeatable on purpose
 
     def check(
@@ -81,13 +86,14 @@ class Intake:
         ids = self.check(prompt_token_ids, params, priority, timeout_s)
         deadline = math.inf if timeout_s is None else now + timeout_s
         tokenizer, eos, wanted = self._tokenizer, self._architecture.eos_token_id, params.prompt_logprobs
+        root = self._cache_root if wanted is None else b""
         return Request(
             request_id=request_id,
             prompt=prompt,
             prompt_token_ids=ids,
             params=params,
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(64),
-            sequences=tuple(_sequence(request_id, i, ids, params, priority, now, deadline) for i in range(params.n)),
+            sequences=tuple(_sequence(request_id, i, ids, params, priority, now, deadline, root) for i in range(params.n)),
             completions=tuple(Completion(i, params, tokenizer, eos) for i in range(params.n)),
             bad_words=bad_word_tokens(params.bad_words, tokenizer) if tokenizer is not None else (),
             prompt_scores=None
@@ -105,6 +111,7 @@ def _sequence(
     priority: int,
     now: float,
     deadline: float,
+    cache_root: bytes = b"",
 ) -> ScheduledSequence:
     return ScheduledSequence(
         request_id=request_id,
@@ -114,4 +121,5 @@ def _sequence(
         priority=priority,
         arrival_time=now,
         deadline=deadline,
+        cache_root=cache_root,
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from deepinfer_core.backend.device import Download
     from deepinfer_core.engine.logprobs import PromptScores
     from deepinfer_core.engine.request import Request
+    from deepinfer_core.runtime.cache_transfer import CacheTransfer
     from deepinfer_core.runtime.executor import HiddenRows
     from deepinfer_core.runtime.model import BoundModel
     from deepinfer_core.runtime.sampler import SampledToken
@@ -96,16 +97,20 @@ class StepRunner:
     An exception concerns the whole step.
     """
 
-    def __init__(self, model: BoundModel, executor: StepExecutor, *, feeds_back: bool) -> None:
+    def __init__(
+        self, model: BoundModel, executor: StepExecutor, transfer: CacheTransfer, *, feeds_back: bool
+    ) -> None:
         """Take what runs the model.
 
         Args:
             model: The model.
             executor: Runs it over its caches.
+            transfer: Writes to these caches what was kept elsewhere.
             feeds_back: Sampled tokens are kept on the device for a step that is launched before the host knows them.
         """
         self._model = model
         self._executor = executor
+        self._transfer = transfer
         self._feeds_back = feeds_back
 
     def launch(self, plan: StepPlan, requests: Mapping[str, Request]) -> LaunchedStep:
@@ -118,6 +123,7 @@ class StepRunner:
         with self._model.device.no_sync():
             last_rows: list[Tensor] = []
             launched = LaunchedStep(plan=plan, hidden=torch.empty(0))
+            self._transfer.write(plan.loads)
             self._executor.copy_slots(plan.restores)
             for entries, is_prefill in ((plan.decodes, False), (plan.prefills, True)):
                 if entries:

@@ -137,7 +137,7 @@ def truncations(bound: float) -> list[float]:
     """The bound cut after fewer decimals, from none to six; nothing for a whole number."""
     exact = _decimal(bound)
     cut = [exact.quantize(decimal.Decimal(1).scaleb(-places), decimal.ROUND_DOWN) for places in range(1, 7)]
-    return [float(value) for value in dict.fromkeys(cut) if value != exact] if bound != int(bound) else []
+    return [float(value) for value in dict.fromkeys(cut) if value not in (0, exact)] if bound != int(bound) else []
 
 
 def have_common_multiple(divisors: Collection[float]) -> bool:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from deepinfer_cuda.kernels.expert_tiles import expert_tile, num_shared_programs, places, shared_tile
-from deepinfer_cuda.kernels.expert_weights import ROW_WORDS, STEP, TILE_ROWS, TILE_WORDS, product, weight_step
-from deepinfer_cuda.kernels.number_formats import mxfp8_scale, power_of_two, round_to_e4m3, rounded
+from deepinfer_cuda.kernels.expert_tiles import expert_tile, has_tail, num_shared_programs, places, shared_tile
+from deepinfer_cuda.kernels.expert_weights import (
+    ROW_WORDS,
+    STEP,
+    TILE_ROWS,
+    TILE_WORDS,
+    channels,
+    product,
+    step_words,
+    weight_part,
+)
+from deepinfer_cuda.kernels.number_formats import INTERPRETED, mxfp8_scale, power_of_two, round_to_e4m3, rounded
 from deepinfer_cuda.kernels.swiglu import swiglu
 
 
@@ -15,15 +24,19 @@ from deepinfer_cuda.kernels.swiglu import swiglu
 def expert_gate_up_kernel(
     x_ptr, order_ptr, tiles_ptr, weights_ptr, inner_ptr,
     words_ptr, scales_ptr, factors_ptr, shared_words_ptr, shared_scales_ptr, shared_factor_ptr,
-    limit, num_rows, num_pairs, num_tiles, x_row_stride, weights_row_stride, inner_row_stride,
+    limit, num_rows, num_pairs, num_tiles, x_row_stride, inner_row_stride,
     SLOTS: tl.constexpr, HIDDEN: tl.constexpr, INNER: tl.constexpr, SHARED_INNER: tl.constexpr,
     HAS_LIMIT: tl.constexpr, ROUND_INNER: tl.constexpr, QUANTIZE_INNER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
+    FIRST_M: tl.constexpr, TAILS: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """One program makes ``BLOCK_N`` channels of the inner rows of one tile; the tiles of the shared expert come first.
 
+    A tile has ``FIRST_M`` rows and a tail: the shortest of ``TAILS`` that its rows need, for the shared expert the last.
+
     Inner rows lie in the order of the pairs, those of the shared expert behind them.
     """
+    LAST: tl.constexpr = len(TAILS) - 1
+    BLOCK_M: tl.constexpr = FIRST_M + TAILS[LAST]
     program = tl.program_id(0)
     shared_programs = num_shared_programs(num_rows, SHARED_INNER, BLOCK_M, BLOCK_N)
     if SHARED_INNER == 0:
@@ -32,85 +45,148 @@ def expert_gate_up_kernel(
         is_shared = program < shared_programs
     if is_shared:
         begin, end, block = shared_tile(program, num_rows, SHARED_INNER, BLOCK_M, BLOCK_N, GROUP)
-        row, inside = places(begin, end, BLOCK_M)
-        gate, up = _gate_and_up(
-            x_ptr + row * x_row_stride, inside, shared_words_ptr, shared_scales_ptr, block,
-            HIDDEN, SHARED_INNER, "fp8_block32", BLOCK_M, BLOCK_N,
-        )  # fmt: skip
-        factor = tl.load(shared_factor_ptr)
-        weight = tl.full((BLOCK_M,), 1.0, tl.float32)
-        _store_inner(
-            inner_ptr, num_pairs + row, inside, gate * factor, up * factor, weight, block, limit, inner_row_stride,
-            SHARED_INNER, HAS_LIMIT, ROUND_INNER, QUANTIZE_INNER, BLOCK_M, BLOCK_N,
+        _make_inner(
+            x_ptr, None, None, inner_ptr + tl.cast(num_pairs, tl.int64) * inner_row_stride,
+            shared_words_ptr, shared_scales_ptr, shared_factor_ptr,
+            begin, end, block, limit, x_row_stride, inner_row_stride,
+            SLOTS, HIDDEN, SHARED_INNER, "fp8_block32", HAS_LIMIT, ROUND_INNER, QUANTIZE_INNER,
+            FIRST_M, TAILS[LAST], BLOCK_N, PARTS,
         )  # fmt: skip
     else:
         expert, begin, end, block = expert_tile(tiles_ptr, program - shared_programs, num_tiles, INNER, BLOCK_N, GROUP)
         if expert >= 0:
-            inner_row, inside = places(begin, end, BLOCK_M)
-            pair = tl.load(order_ptr + inner_row, mask=inside, other=0)
-            row = (pair // SLOTS).to(tl.int64)
-            weight = tl.load(weights_ptr + row * weights_row_stride + pair % SLOTS, mask=inside, other=0.0)
             matrix = expert.to(tl.int64) * (2 * tl.cdiv(INNER, TILE_ROWS) * tl.cdiv(HIDDEN, STEP))
-            gate, up = _gate_and_up(
-                x_ptr + row * x_row_stride, inside, words_ptr + matrix * TILE_WORDS, scales_ptr + matrix * TILE_ROWS,
-                block, HIDDEN, INNER, "mxfp4", BLOCK_M, BLOCK_N,
-            )  # fmt: skip
-            factor = tl.load(factors_ptr + expert)
-            _store_inner(
-                inner_ptr, inner_row, inside, gate * factor, up * factor, weight, block, limit, inner_row_stride,
-                INNER, HAS_LIMIT, ROUND_INNER, QUANTIZE_INNER, BLOCK_M, BLOCK_N,
-            )  # fmt: skip
+            for number in tl.static_range(LAST + 1):
+                if has_tail(end - begin, number, FIRST_M, TAILS):
+                    _make_inner(
+                        x_ptr, order_ptr, weights_ptr, inner_ptr,
+                        words_ptr + matrix * TILE_WORDS, scales_ptr + matrix * TILE_ROWS, factors_ptr + expert,
+                        begin, end, block, limit, x_row_stride, inner_row_stride,
+                        SLOTS, HIDDEN, INNER, "mxfp4", HAS_LIMIT, ROUND_INNER, QUANTIZE_INNER,
+                        FIRST_M, TAILS[number], BLOCK_N, PARTS,
+                    )  # fmt: skip
+
+
+@triton.jit
+def _make_inner(
+    x_ptr, order_ptr, weights_ptr, inner_ptr, words_ptr, scales_ptr, factor_ptr,
+    begin, end, block, limit, x_row_stride, inner_row_stride,
+    SLOTS: tl.constexpr, HIDDEN: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr,
+    HAS_LIMIT: tl.constexpr, ROUND_INNER: tl.constexpr, QUANTIZE_INNER: tl.constexpr,
+    FIRST_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Inner rows of one tile: of pairs in their order, or where there is no order of rows."""
+    gate, up, tail_gate, tail_up = _gate_and_up(
+        x_ptr, order_ptr, begin, end, words_ptr, scales_ptr, block, x_row_stride,
+        SLOTS, HIDDEN, INNER, FORMAT, FIRST_M, TAIL, BLOCK_N, PARTS,
+    )  # fmt: skip
+    factor = tl.load(factor_ptr)
+    _store_inner(
+        inner_ptr, weights_ptr, gate * factor, up * factor, begin, end, block, limit, inner_row_stride,
+        INNER, HAS_LIMIT, ROUND_INNER, QUANTIZE_INNER, FIRST_M, BLOCK_N,
+    )  # fmt: skip
+    if TAIL > 0:
+        _store_inner(
+            inner_ptr, weights_ptr, tail_gate * factor, tail_up * factor, begin + FIRST_M, end, block, limit,
+            inner_row_stride, INNER, HAS_LIMIT, ROUND_INNER, QUANTIZE_INNER, TAIL, BLOCK_N,
+        )  # fmt: skip
+
+
+@triton.jit
+def _row_ptrs(x_ptr, order_ptr, begin, end, x_row_stride, SLOTS: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Where the rows of a tile begin, ``[1, BLOCK_M]``."""
+    _, _, row = places(begin, end, BLOCK_M)
+    if order_ptr is not None:
+        row = (tl.load(order_ptr + row) // SLOTS).to(tl.int64)
+    return (x_ptr + row * x_row_stride)[None, :]
 
 
 @triton.jit
 def _gate_and_up(
-    row_ptrs, inside, words_ptr, scales_ptr, block,
-    HIDDEN: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    x_ptr, order_ptr, begin, end, words_ptr, scales_ptr, block, x_row_stride,
+    SLOTS: tl.constexpr, HIDDEN: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr,
+    FIRST_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Both products of a block of inner channels, ``[BLOCK_N, BLOCK_M]`` float32 each."""
+    """Both products of a block of inner channels, float32.
+
+    Returns:
+        Gate and up, ``[BLOCK_N, FIRST_M]``, and those of the tail, ``[BLOCK_N, TAIL]``.
+    """
     STEPS: tl.constexpr = (HIDDEN + STEP - 1) // STEP
     TILES: tl.constexpr = 1 if FORMAT == "mxfp4" else 2
     UP: tl.constexpr = (INNER + TILE_ROWS - 1) // TILE_ROWS * STEPS
+    WIDTH: tl.constexpr = STEP // PARTS
+    TAIL_M: tl.constexpr = TAIL if TAIL > 0 else 16
     channel = block * BLOCK_N + tl.arange(0, BLOCK_N)
     tile = channel // TILE_ROWS * STEPS
     words = (words_ptr + tile * (TILES * TILE_WORDS) + channel % TILE_ROWS * ROW_WORDS)[:, None]
     words += tl.arange(0, ROW_WORDS)[None, :]
     scales = scales_ptr + tile * TILE_ROWS + channel % TILE_ROWS
-    column = tl.arange(0, STEP)[:, None]
-    x_ptrs = row_ptrs[None, :] + column
-    gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    column = tl.arange(0, WIDTH)[:, None]
+    x_ptrs = _row_ptrs(x_ptr, order_ptr, begin, end, x_row_stride, SLOTS, FIRST_M) + column
+    gate = tl.zeros((BLOCK_N, FIRST_M), tl.float32)
+    up = tl.zeros((BLOCK_N, FIRST_M), tl.float32)
+    if TAIL > 0:
+        tail_ptrs = _row_ptrs(x_ptr, order_ptr, begin + FIRST_M, end, x_row_stride, SLOTS, TAIL_M) + column
+    tail_gate = tl.zeros((BLOCK_N, TAIL_M), tl.float32)
+    tail_up = tl.zeros((BLOCK_N, TAIL_M), tl.float32)
     for step in range(STEPS):
-        present = inside[None, :]
-        if STEPS * STEP != HIDDEN:
-            present = present & (column < HIDDEN - step * STEP)
-        x = tl.load(x_ptrs, mask=present, other=0.0)
-        gate = product(weight_step(words, scales, FORMAT), x, gate)
-        up = product(weight_step(words + UP * TILES * TILE_WORDS, scales + UP * TILE_ROWS, FORMAT), x, up)
+        gate_first, gate_last, gate_factors = step_words(words, scales, FORMAT)
+        up_first, up_last, up_factors = step_words(words + UP * TILES * TILE_WORDS, scales + UP * TILE_ROWS, FORMAT)
+        for part in tl.static_range(PARTS):
+            left = HIDDEN - step * STEP - part * WIDTH
+            x = channels(x_ptrs + part * WIDTH, column, left, STEPS * STEP == HIDDEN)
+            gate_weights = weight_part(gate_first, gate_last, gate_factors, FORMAT, part, PARTS)
+            gate = product(gate_weights, x, gate)
+            up_weights = weight_part(up_first, up_last, up_factors, FORMAT, part, PARTS)
+            if TAIL > 0:
+                tail_x = channels(tail_ptrs + part * WIDTH, column, left, STEPS * STEP == HIDDEN)
+                tail_gate = product(gate_weights, tail_x, tail_gate)
+                up = product(up_weights, x, up)
+                tail_up = product(up_weights, tail_x, tail_up)
+            else:
+                up = product(up_weights, x, up)
         x_ptrs += STEP
+        if TAIL > 0:
+            tail_ptrs += STEP
         words += TILES * TILE_WORDS
         scales += TILE_ROWS
-    return gate, up
+    return gate, up, tail_gate, tail_up
 
 
 @triton.jit
 def _store_inner(
-    inner_ptr, inner_row, inside, gate, up, weight, block, limit, inner_row_stride,
+    inner_ptr, weights_ptr, gate, up, begin, end, block, limit, inner_row_stride,
     INNER: tl.constexpr, HAS_LIMIT: tl.constexpr, ROUND_INNER: tl.constexpr, QUANTIZE_INNER: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Products to inner rows."""
-    gate, up = rounded(gate, tl.bfloat16).to(tl.float32), rounded(up, tl.bfloat16).to(tl.float32)
-    inner = swiglu(gate, up, limit, HAS_LIMIT) * weight[None, :]
+    place, inside, _ = places(begin, end, BLOCK_M)
+    gate, up = _both_rounded(gate, up)
+    inner = swiglu(gate, up, limit, HAS_LIMIT)
+    if weights_ptr is not None:
+        inner *= tl.load(weights_ptr + place, mask=inside, other=0.0)[None, :]
     if ROUND_INNER:
         inner = rounded(inner, tl.bfloat16).to(tl.float32)
     if QUANTIZE_INNER:
         inner = _through_mxfp8(inner, BLOCK_M, BLOCK_N)
     channel = block * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     tl.store(
-        inner_ptr + inner_row[None, :] * inner_row_stride + channel, rounded(inner, tl.bfloat16),
+        inner_ptr + place[None, :] * inner_row_stride + channel, rounded(inner, tl.bfloat16),
         mask=inside[None, :] & (channel < INNER),
     )  # fmt: skip
+
+
+@triton.jit
+def _both_rounded(gate, up):
+    """Numbers rounded to bf16, as float32; in between two share a register, of which a tile of 128 rows has none left."""
+    if INTERPRETED:
+        return rounded(gate, tl.bfloat16).to(tl.float32), rounded(up, tl.bfloat16).to(tl.float32)
+    else:
+        both = tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [gate, up], dtype=tl.int32, is_pure=True, pack=1
+        )
+        return (both << 16).to(tl.float32, bitcast=True), (both & -65536).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -38,9 +38,21 @@ def expert_tile(tiles_ptr, program, num_tiles, CHANNELS: tl.constexpr, BLOCK_N: 
 
 @triton.jit
 def places(begin, end, BLOCK_M: tl.constexpr):
-    """Places of a tile (int64), and which of them are below its end."""
-    place = (begin + tl.arange(0, BLOCK_M)).to(tl.int64)
-    return place, place < end
+    """Places of a tile (int64), which of them are below its end, and places to load from.
+
+    The last are those of the tile, with its last one again for each that is beyond: so loads of a loop need no mask.
+    """
+    place = begin + tl.arange(0, BLOCK_M)
+    return place.to(tl.int64), place < end, tl.minimum(place, end - 1).to(tl.int64)
+
+
+@triton.jit
+def has_tail(num_rows, number: tl.constexpr, FIRST_M: tl.constexpr, TAILS: tl.constexpr):
+    """Whether a tile with so many rows is worked on with tail ``number`` of ``TAILS``, which begin with 0 and grow."""
+    if number == 0:
+        return num_rows <= FIRST_M
+    else:
+        return (num_rows > FIRST_M + TAILS[number - 1]) & (num_rows <= FIRST_M + TAILS[number])
 
 
 @triton.jit

@@ -23,53 +23,87 @@ ROW_WORDS = tl.constexpr(16)
 TILE_WORDS = tl.constexpr(64 * 16)
 """Words of a packed tile. FP8 weights have two tiles for each step."""
 
-FP4_PLANES = tl.constexpr(
+FP4_PLANES = (
+    "{ .reg .b32 a;  and.b32 a, $2, 0x81C081C0;  mul.rn.bf16x2 a, a, $3;  mov.b32 {$0, $1}, a; }",
+    """{
+    .reg .b32 a;
+    shf.r.wrap.b32 a, $2, $2, 4;  and.b32 a, a, 0x81C081C0;  mul.rn.bf16x2 a, a, $3;  mov.b32 {$0, $1}, a;
+    }""",
+    "{ .reg .b32 a;  shl.b32 a, $2, 6;  and.b32 a, a, 0x81C081C0;  mul.rn.bf16x2 a, a, $3;  mov.b32 {$0, $1}, a; }",
     """{
     .reg .b32 a, b;
-    and.b32 a, $8, 0x81C081C0;  mul.rn.bf16x2 a, a, $9;  mov.b32 {$0, $1}, a;
-    shf.r.wrap.b32 a, $8, $8, 4;  and.b32 a, a, 0x81C081C0;  mul.rn.bf16x2 a, a, $10;  mov.b32 {$2, $3}, a;
-    shl.b32 a, $8, 6;  and.b32 a, a, 0x81C081C0;  mul.rn.bf16x2 a, a, $11;  mov.b32 {$4, $5}, a;
-    shl.b32 a, $8, 2;  and.b32 a, a, 0x80C080C0;  shr.b32 b, $8, 6;
-    lop3.b32 a, b, 0x01000100, a, 0xEA;  mul.rn.bf16x2 a, a, $12;  mov.b32 {$6, $7}, a;
-    }"""
+    shl.b32 a, $2, 2;  and.b32 a, a, 0x80C080C0;  shr.b32 b, $2, 6;
+    lop3.b32 a, b, 0x01000100, a, 0xEA;  mul.rn.bf16x2 a, a, $3;  mov.b32 {$0, $1}, a;
+    }""",
 )
 """A word -> two numbers of each plane: sign to bit 15, exponent and mantissa to bits 8..6, times the plane's factor.
 
 Each bit of a word belongs to one code; a search found no way to divide them that takes fewer instructions."""
 
-FP8_PLANES = tl.constexpr(
+FP8_PLANES = (
     """{
     .reg .b32 a, b;
-    shl.b32 a, $4, 4;  and.b32 a, a, 0x07F007F0;  shl.b32 b, $4, 8;
-    lop3.b32 a, b, 0x80008000, a, 0xEA;  mul.rn.bf16x2 a, a, $5;  mov.b32 {$0, $1}, a;
-    shr.b32 a, $4, 4;  and.b32 a, a, 0x07F007F0;
-    lop3.b32 a, $4, 0x80008000, a, 0xEA;  mul.rn.bf16x2 a, a, $6;  mov.b32 {$2, $3}, a;
-    }"""
+    shl.b32 a, $2, 4;  and.b32 a, a, 0x07F007F0;  shl.b32 b, $2, 8;
+    lop3.b32 a, b, 0x80008000, a, 0xEA;  mul.rn.bf16x2 a, a, $3;  mov.b32 {$0, $1}, a;
+    }""",
+    """{
+    .reg .b32 a;
+    shr.b32 a, $2, 4;  and.b32 a, a, 0x07F007F0;
+    lop3.b32 a, $2, 0x80008000, a, 0xEA;  mul.rn.bf16x2 a, a, $3;  mov.b32 {$0, $1}, a;
+    }""",
 )
-"""As ``FP4_PLANES`` for two planes: sign to bit 15, exponent and mantissa to bits 10..4."""
+"""As ``FP4_PLANES`` for the two planes of a word of FP8 codes: sign to bit 15, exponent and mantissa to bits 10..4."""
+
+_FP4_0, _FP4_1, _FP4_2, _FP4_3 = (tl.constexpr(text) for text in FP4_PLANES)
+_FP8_0, _FP8_1 = (tl.constexpr(text) for text in FP8_PLANES)
 
 FACTOR = tl.constexpr("{ prmt.b32 $0, $1, 0, $2;  shl.b32 $0, $0, 7; }")
 """An exponent field -> its power of two as a bfloat16 number, twice."""
 
 
 @triton.jit
-def weight_step(words_ptrs, scales_ptrs, FORMAT: tl.constexpr):
-    """The numbers of one step of some rows, ``[rows, 128]`` bf16.
+def step_words(words_ptrs, scales_ptrs, FORMAT: tl.constexpr):
+    """What one step of some rows is made of: words ``[rows, 16]`` of the first planes, of the last, and factors.
 
     Args:
         words_ptrs: ``[rows, 16]`` addresses of the step's (first) words.
         scales_ptrs: ``[rows]`` addresses of the step's factors: the exponent field of plane ``p`` in byte ``p``.
-        FORMAT: ``"mxfp4"`` or ``"fp8_block32"``.
+        FORMAT: ``"mxfp4"``, of which a word has all four planes, or ``"fp8_block32"``.
     """
     words = tl.load(words_ptrs)
     scales = tl.expand_dims(tl.load(scales_ptrs), 1)
     if FORMAT == "mxfp4":
-        p0, p1, p2, p3 = _fp4_planes(words, scales)
+        return words, words, scales
     else:
-        p0, p1 = _fp8_planes(words, scales, 0)
-        p2, p3 = _fp8_planes(tl.load(words_ptrs + TILE_WORDS), scales, 2)
-    planes = tl.join(tl.join(p0, p1), tl.join(p2, p3))
-    return tl.reshape(tl.permute(planes, (0, 4, 3, 1, 2)), (words.shape[0], STEP))
+        return words, tl.load(words_ptrs + TILE_WORDS), scales
+
+
+@triton.jit
+def weight_part(first, last, scales, FORMAT: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr):
+    """The numbers of part ``PART`` of ``PARTS`` (1, 2 or 4) of a step, ``[rows, 128 / PARTS]`` bf16."""
+    ROWS: tl.constexpr = first.shape[0]
+    PLANE: tl.constexpr = PART * (4 // PARTS)
+    p0 = _plane(first, last, scales, FORMAT, PLANE)
+    if PARTS == 4:
+        return tl.reshape(p0, (ROWS, STEP // 4))
+    else:
+        p1 = _plane(first, last, scales, FORMAT, PLANE + 1)
+        if PARTS == 2:
+            return tl.reshape(tl.permute(tl.join(p0, p1), (0, 3, 1, 2)), (ROWS, STEP // 2))
+        else:
+            p2 = _plane(first, last, scales, FORMAT, PLANE + 2)
+            p3 = _plane(first, last, scales, FORMAT, PLANE + 3)
+            planes = tl.join(tl.join(p0, p1), tl.join(p2, p3))
+            return tl.reshape(tl.permute(planes, (0, 4, 3, 1, 2)), (ROWS, STEP))
+
+
+@triton.jit
+def channels(x_ptrs, column, left, WHOLE: tl.constexpr):
+    """Channels of rows, ``[channels, rows]``; where these may end among them (not ``WHOLE``) zeros from ``left`` on."""
+    if WHOLE:
+        return tl.load(x_ptrs)
+    else:
+        return tl.load(x_ptrs, mask=column < left, other=0.0)
 
 
 @triton.jit
@@ -81,45 +115,65 @@ def product(weights, x, total):
 
 
 @triton.jit
-def _fp4_planes(words, scales):
-    """Numbers of the four planes, ``[rows, 16, 2]`` each."""
-    if INTERPRETED:
-        bits = words.to(tl.uint32, bitcast=True)
-        last = ((bits << 2) & 0x80C080C0) | ((bits >> 6) & 0x01000100)
-        return (
-            _pairs(bits & 0x81C081C0, scales),
-            _pairs(((bits >> 4) | (bits << 28)) & 0x81C081C0, scales >> 8),
-            _pairs((bits << 6) & 0x81C081C0, scales >> 16),
-            _pairs(last, scales >> 24),
-        )
-    a0, a1, b0, b1, c0, c1, d0, d1 = tl.inline_asm_elementwise(
-        FP4_PLANES,
-        "=&h,=&h,=&h,=&h,=&h,=&h,=&h,=&h,r,r,r,r,r",
-        [words, _factor(scales, 0), _factor(scales, 1), _factor(scales, 2), _factor(scales, 3)],
-        dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
-        is_pure=True,
-        pack=1,
-    )
-    return tl.join(a0, a1), tl.join(b0, b1), tl.join(c0, c1), tl.join(d0, d1)
+def _plane(first, last, scales, FORMAT: tl.constexpr, PLANE: tl.constexpr):
+    """Numbers of one plane, ``[rows, 16, 2]``."""
+    if FORMAT == "mxfp4":
+        return _fp4_plane(first, scales, PLANE)
+    elif PLANE < 2:
+        return _fp8_plane(first, scales, PLANE)
+    else:
+        return _fp8_plane(last, scales, PLANE)
 
 
 @triton.jit
-def _fp8_planes(words, scales, FIRST: tl.constexpr):
-    """Numbers of planes ``FIRST`` and ``FIRST + 1``, ``[rows, 16, 2]`` each."""
-    if INTERPRETED:
-        bits = words.to(tl.uint32, bitcast=True)
-        low = ((bits << 8) & 0x80008000) | ((bits << 4) & 0x07F007F0)
-        high = (bits & 0x80008000) | ((bits >> 4) & 0x07F007F0)
-        return _pairs(low, scales >> (8 * FIRST)), _pairs(high, scales >> (8 * FIRST + 8))
-    a0, a1, b0, b1 = tl.inline_asm_elementwise(
-        FP8_PLANES,
-        "=&h,=&h,=&h,=&h,r,r,r",
-        [words, _factor(scales, FIRST), _factor(scales, FIRST + 1)],
-        dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+def _fp4_plane(words, scales, PLANE: tl.constexpr):
+    bits = words.to(tl.uint32, bitcast=True)
+    if PLANE == 0:
+        if INTERPRETED:
+            return _pairs(bits & 0x81C081C0, scales)
+        else:
+            return _decoded(_FP4_0, words, scales, PLANE)
+    elif PLANE == 1:
+        if INTERPRETED:
+            return _pairs(((bits >> 4) | (bits << 28)) & 0x81C081C0, scales >> 8)
+        else:
+            return _decoded(_FP4_1, words, scales, PLANE)
+    elif PLANE == 2:
+        if INTERPRETED:
+            return _pairs((bits << 6) & 0x81C081C0, scales >> 16)
+        else:
+            return _decoded(_FP4_2, words, scales, PLANE)
+    elif INTERPRETED:
+        return _pairs(((bits << 2) & 0x80C080C0) | ((bits >> 6) & 0x01000100), scales >> 24)
+    else:
+        return _decoded(_FP4_3, words, scales, PLANE)
+
+
+@triton.jit
+def _fp8_plane(words, scales, PLANE: tl.constexpr):
+    bits = words.to(tl.uint32, bitcast=True)
+    if PLANE % 2 == 0:
+        if INTERPRETED:
+            return _pairs(((bits << 8) & 0x80008000) | ((bits << 4) & 0x07F007F0), scales >> (8 * PLANE))
+        else:
+            return _decoded(_FP8_0, words, scales, PLANE)
+    elif INTERPRETED:
+        return _pairs((bits & 0x80008000) | ((bits >> 4) & 0x07F007F0), scales >> (8 * PLANE))
+    else:
+        return _decoded(_FP8_1, words, scales, PLANE)
+
+
+@triton.jit
+def _decoded(INSTRUCTIONS: tl.constexpr, words, scales, PLANE: tl.constexpr):
+    even, odd = tl.inline_asm_elementwise(
+        INSTRUCTIONS,
+        "=h,=h,r,r",
+        [words, _factor(scales, PLANE)],
+        dtype=(tl.bfloat16, tl.bfloat16),
         is_pure=True,
         pack=1,
     )
-    return tl.join(a0, a1), tl.join(b0, b1)
+    return tl.join(even, odd)
 
 
 @triton.jit

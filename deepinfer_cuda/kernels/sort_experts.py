@@ -1,4 +1,4 @@
-"""Pairs of row and slot in the order of their experts, cut into tiles; beside it, MXFP8 rows as bfloat16."""
+"""Pairs of row and slot, with their weights, in the order of their experts, cut into tiles; beside it, MXFP8 rows as bfloat16."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ _TILES = tl.constexpr(64)
 
 @triton.jit
 def sort_experts_kernel(
-    ids_ptr, order_ptr, tiles_ptr, values_ptr, scales_ptr, rows_ptr,
-    num_pairs, num_experts, num_tiles, ids_row_stride, values_row_stride, scales_row_stride,
-    SLOTS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, COMPACT: tl.constexpr, WIDTH: tl.constexpr,
-    ROW_BLOCK: tl.constexpr,
+    ids_ptr, weights_ptr, order_ptr, sorted_weights_ptr, tiles_ptr, values_ptr, scales_ptr, rows_ptr,
+    num_pairs, num_experts, num_tiles, ids_row_stride, weights_row_stride, values_row_stride, scales_row_stride,
+    SLOTS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, UNIT: tl.constexpr, COMPACT: tl.constexpr,
+    WIDTH: tl.constexpr, ROW_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Program ``e < num_experts`` finds the pairs of expert ``e``; each one behind these widens a quantised row.
 
     The list of tiles is three rows of ``num_tiles``: expert (-1: none), first place in the order, one past the last.
+    An expert has as few tiles of at most ``TILE`` pairs as it can, of equal sizes that are multiples of ``UNIT``.
     """
     program = tl.program_id(0)
     if values_ptr is not None:  # noqa: SIM102 - known when the kernel is compiled, the next is not
@@ -44,13 +45,17 @@ def sort_experts_kernel(
         after = (begin + count) // TILE + program + 1
     if program == num_experts - 1:
         after = num_tiles
-    _list_tiles(tiles_ptr, num_tiles, first, after, program, begin, begin + count, TILE)
+    size = tl.cdiv(tl.cdiv(count, tl.maximum(tl.cdiv(count, TILE), 1)), UNIT) * UNIT
+    _list_tiles(tiles_ptr, num_tiles, first, after, program, begin, begin + count, size)
     place = begin
     for start in range(0, num_pairs, BLOCK):
         pair = start + tl.arange(0, BLOCK)
-        hit = (_ids(ids_ptr, pair, num_pairs, ids_row_stride, SLOTS) == program).to(tl.int32)
-        tl.store(order_ptr + place + tl.cumsum(hit, 0) - 1, pair, mask=hit != 0)
-        place += tl.sum(hit, 0)
+        hit = _ids(ids_ptr, pair, num_pairs, ids_row_stride, SLOTS) == program
+        weight = tl.load(weights_ptr + (pair // SLOTS) * weights_row_stride + pair % SLOTS, mask=hit)
+        to = place + tl.cumsum(hit.to(tl.int32), 0) - 1
+        tl.store(order_ptr + to, pair, mask=hit)
+        tl.store(sorted_weights_ptr + to, weight, mask=hit)
+        place += tl.sum(hit.to(tl.int32), 0)
 
 
 @triton.jit
@@ -74,15 +79,15 @@ def _exact_tiles(
 
 
 @triton.jit
-def _list_tiles(tiles_ptr, num_tiles, first, after, expert, begin, end, TILE: tl.constexpr):
+def _list_tiles(tiles_ptr, num_tiles, first, after, expert, begin, end, size):
     """Write tiles ``first .. after - 1``; those that begin past the end are nobody's."""
     for start in range(first, after, _TILES):
         tile = start + tl.arange(0, _TILES)
-        from_place = begin + (tile - first) * TILE
+        from_place = begin + (tile - first) * size
         inside = tile < after
         tl.store(tiles_ptr + tile, tl.where(from_place < end, expert, -1), mask=inside)
         tl.store(tiles_ptr + num_tiles + tile, from_place, mask=inside)
-        tl.store(tiles_ptr + 2 * num_tiles + tile, tl.minimum(from_place + TILE, end), mask=inside)
+        tl.store(tiles_ptr + 2 * num_tiles + tile, tl.minimum(from_place + size, end), mask=inside)
 
 
 @triton.jit

@@ -22,11 +22,13 @@ class ProductTile:
         block_n: Result channels of a program.
         num_warps: Warps of a program.
         num_stages: Depth of the software pipeline.
+        parts: Products of a step of 128 channels (1, 2 or 4): the weights of one are decoded beside another.
     """
 
     block_n: int
     num_warps: int
     num_stages: int
+    parts: int
 
     def block_for(self, rows: int) -> int:
         """``block_n``, or the largest part of it that divides a matrix of whole tiles of 64 rows."""
@@ -41,16 +43,28 @@ class ExpertTile:
     """How both products of a step are cut.
 
     Attributes:
-        block_m: Rows of a tile.
+        first_m: Rows of a tile without its tail.
+        tails: Rows of tails that a tile may have, from 0 up: products of their own with the same decoded weights.
         group: Tiles that use a block of weights one after the other.
         gate_up: First maps; ``block_n`` counts channels of gate and of up each.
         down: Second maps.
     """
 
-    block_m: int
+    first_m: int
+    tails: tuple[int, ...]
     group: int
     gate_up: ProductTile
     down: ProductTile
+
+    @property
+    def block_m(self) -> int:
+        """Rows of the largest tile."""
+        return self.first_m + self.tails[-1]
+
+    @property
+    def unit_m(self) -> int:
+        """What rows of a tile are a multiple of."""
+        return 16 if len(self.tails) > 1 else self.first_m
 
 
 def choose_tile(num_pairs: int, num_experts: int) -> ExpertTile:
@@ -67,4 +81,4 @@ def _entries() -> tuple[tuple[int, ExpertTile], ...]:
 
 def _tile(entry: dict[str, Any]) -> ExpertTile:
     products = {name: ProductTile(**entry[name]) for name in ("gate_up", "down")}
-    return ExpertTile(block_m=entry["block_m"], group=entry["group"], **products)
+    return ExpertTile(first_m=entry["first_m"], tails=tuple(entry["tails"]), group=entry["group"], **products)

@@ -72,16 +72,16 @@ class SortedRows:
     Attributes:
         rows: ``[T, H]`` bf16.
         ids: ``[T, K]``.
-        weights: ``[T, K]``.
         order: Pairs (row * K + slot) in the order of their experts.
+        weights: Their weights, in this order.
         tiles: ``[3, tiles]``: expert (-1: none), first place, one past the last place.
         tile: Sizes.
     """
 
     rows: Tensor
     ids: Tensor
-    weights: Tensor
     order: Tensor
+    weights: Tensor
     tiles: Tensor
     tile: ExpertTile
 
@@ -173,11 +173,13 @@ def sort_rows(
         tile: Sizes; None: those of the tuning table.
     """
     ids, ids_stride = rows_of(ids)
+    weights, weights_stride = rows_of(weights)
     num_pairs, experts = ids.numel(), len(maps.gate_up.factors)
     tile = tile or choose_tile(num_pairs, experts)
     compact = num_pairs <= _COMPACT_PAIRS
     num_tiles = num_pairs // tile.block_m + (min(num_pairs, experts) if compact else experts)
     order = torch.empty(num_pairs, dtype=torch.int32, device=ids.device)
+    sorted_weights = torch.empty(num_pairs, dtype=weights.dtype, device=ids.device)
     tiles = torch.empty((3, num_tiles), dtype=torch.int32, device=ids.device)
     num_rows, width = x.shape
     quantised = isinstance(x, QuantTensor)
@@ -187,33 +189,33 @@ def sort_rows(
     launch(
         sort_experts_kernel,
         (experts + (num_rows if quantised else 0) if num_pairs else 0,),
-        *(ids, order, tiles, values, scales, rows, num_pairs, experts, num_tiles),
-        *(ids_stride, values_stride, scales_stride),
+        *(ids, weights, order, sorted_weights, tiles, values, scales, rows, num_pairs, experts, num_tiles),
+        *(ids_stride, weights_stride, values_stride, scales_stride),
         SLOTS=ids.shape[1],
         BLOCK=max(min(power_of_two(num_pairs), _SORTED_AT_ONCE), 16),
         TILE=tile.block_m,
+        UNIT=tile.unit_m,
         COMPACT=compact,
         WIDTH=width,
         ROW_BLOCK=power_of_two(width),
         num_warps=8,
     )
-    return SortedRows(rows=rows, ids=ids, weights=weights, order=order, tiles=tiles, tile=tile)
+    return SortedRows(rows=rows, ids=ids, order=order, weights=sorted_weights, tiles=tiles, tile=tile)
 
 
 def first_products(step: SortedRows, maps: ExpertMaps, arithmetic: InnerRow) -> Tensor:
     """Inner rows in the order of the pairs, then those of the shared expert; bf16 holds MXFP8 values exactly."""
     rows, rows_stride = rows_of(step.rows)
-    weights, weights_stride = rows_of(step.weights)
     widths = (maps.down.width, maps.shared_inner)
     inner = rows.new_empty((step.num_pairs + (len(rows) if maps.shared_inner else 0), max(widths)))
     block_n = min(step.tile.gate_up.block_for(width) for width in widths if width)
     launch(
         expert_gate_up_kernel,
         step.grid(*widths, block_n),
-        *(rows, step.order, step.tiles, weights, inner),
+        *(rows, step.order, step.tiles, step.weights, inner),
         *_arguments(maps.gate_up, maps.shared_gate_up),
         *(arithmetic.limit or 0.0, len(rows), step.num_pairs, step.tiles.shape[1]),
-        *(rows_stride, weights_stride, inner.stride(0)),
+        *(rows_stride, inner.stride(0)),
         **maps.sizes,
         SLOTS=step.ids.shape[1],
         HAS_LIMIT=arithmetic.limit is not None,
@@ -278,9 +280,11 @@ def _arguments(routed: ExpertWeights, shared: ExpertWeights | None) -> tuple[Ten
 
 def _constants(tile: ExpertTile, product: ProductTile, block_n: int) -> dict[str, Any]:
     return {
-        "BLOCK_M": tile.block_m,
+        "FIRST_M": tile.first_m,
+        "TAILS": tile.tails,
         "BLOCK_N": block_n,
         "GROUP": tile.group,
+        "PARTS": product.parts,
         "num_warps": product.num_warps,
         "num_stages": product.num_stages,
     }

@@ -57,11 +57,12 @@ def _decoded(weights: ExpertWeights) -> Tensor:
     """``[experts, rows, channels]`` float32: every plane through the instructions of the kernel, times the factor."""
     words, scales = weights.words.long() & _WORD, (weights.scales.long() & _WORD).unsqueeze(-1)
     factors = [_run(expert_weights.FACTOR.value, [None, scales, 0x4040 + 0x0101 * plane])[0] for plane in range(4)]
-    if words.shape[3] == 1:
-        halves = _run(expert_weights.FP4_PLANES.value, [*[None] * 8, words[:, :, :, 0], *factors])
-    else:
-        low = _run(expert_weights.FP8_PLANES.value, [*[None] * 4, words[:, :, :, 0], *factors[:2]])
-        halves = low + _run(expert_weights.FP8_PLANES.value, [*[None] * 4, words[:, :, :, 1], *factors[2:]])
+    text = expert_weights.FP4_PLANES if words.shape[3] == 1 else expert_weights.FP8_PLANES
+    halves = [
+        half
+        for plane, factor in enumerate(factors)
+        for half in _run(text[plane % len(text)], [None, None, words[:, :, :, plane // len(text)], factor])
+    ]
     planes = [torch.stack(pair, -1).flatten(-2) for pair in zip(halves[::2], halves[1::2], strict=True)]
     numbers = _float(torch.cat(planes, -1)).movedim(2, 3).flatten(3).flatten(1, 2)
     return numbers * weights.factors[:, None, None]

@@ -18,23 +18,23 @@ import torch
 
 pytest.importorskip("triton", reason="the wheel of triton is for Linux")
 
-from deepinfer_core.backend.allocations import AllocationCounter  # noqa: E402
-from deepinfer_core.backend.capability import Capabilities  # noqa: E402
-from deepinfer_core.backend.device import MemoryInfo  # noqa: E402
-from deepinfer_core.config.numerics import variant  # noqa: E402
-from deepinfer_core.runtime.batch import SequenceRows, step_inputs  # noqa: E402
-from deepinfer_core.runtime.model import BoundModel, bind_model  # noqa: E402
-from deepinfer_core.runtime.workspace import EngineLimits  # noqa: E402
-from deepinfer_core.tensor import Packed, QuantTensor  # noqa: E402
-from deepinfer_core.weights.assemble import assemble  # noqa: E402
-from deepinfer_core.weights.check import read_config  # noqa: E402
-from deepinfer_core.weights.header import ITEM_BITS  # noqa: E402
-from deepinfer_core.weights.names import expected_tensors  # noqa: E402
-from deepinfer_cuda.launch import nothing_started  # noqa: E402
-from deepinfer_cuda.ops import TABLE, expert_packing, linear_weight  # noqa: E402
+from deepinfer_core.backend.allocations import AllocationCounter
+from deepinfer_core.backend.capability import Capabilities
+from deepinfer_core.backend.device import MemoryInfo
+from deepinfer_core.config.numerics import variant
+from deepinfer_core.runtime.batch import SequenceRows, step_inputs
+from deepinfer_core.runtime.model import BoundModel, bind_model
+from deepinfer_core.runtime.workspace import EngineLimits
+from deepinfer_core.tensor import Packed, QuantTensor
+from deepinfer_core.weights.assemble import assemble
+from deepinfer_core.weights.check import read_config
+from deepinfer_core.weights.header import ITEM_BITS
+from deepinfer_core.weights.names import expected_tensors
+from deepinfer_cuda.launch import nothing_started
+from deepinfer_cuda.ops import TABLE, expert_packing, linear_weight
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from slice_config import slice_config  # noqa: E402
+from slice_config import slice_config
 
 META = torch.device("meta")
 DTYPES = {
@@ -77,6 +77,7 @@ class MetaBackend:
     capabilities = Capabilities()
 
     def device(self, index: int = 0) -> MetaDevice:
+        assert index == 0
         return MetaDevice()
 
 

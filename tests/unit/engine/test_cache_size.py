@@ -22,6 +22,7 @@ from deepinfer_core.errors import CapacityError
 from deepinfer_core.null.backend import NullBackend
 from deepinfer_core.null.device import NullDevice
 from deepinfer_core.runtime.model import BoundModel
+from deepinfer_core.runtime.workspace import EngineLimits
 from deepinfer_core.weights import load
 
 RELEASED = Path(deepinfer_core.__file__).parent / "models" / "released"
@@ -52,6 +53,7 @@ class SmallBackend(NullBackend):
     """The null backend on such a device."""
 
     def device(self, index: int = 0) -> SmallDevice:
+        assert index == 0
         return SmallDevice(8 * GIB, "meta")
 
 
@@ -66,8 +68,6 @@ def on(model: BoundModel, free_bytes: int) -> BoundModel:
 
 def needed(model: BoundModel) -> int:
     """Workspace and state slots of the engine."""
-    from deepinfer_core.runtime.workspace import EngineLimits
-
     limits = EngineLimits(max_num_batched_tokens=256, max_num_seqs=4, max_model_len=1024)
     return model.workspace(limits).total_bytes + 5 * model.layout.bytes_per_slot
 
@@ -81,14 +81,10 @@ def test_workspace_and_slots_are_taken_off_before_the_share(model: BoundModel) -
 
 
 def test_all_ops_that_state_their_workspace_leave_more_to_the_cache(model: BoundModel) -> None:
-    stated = [replace_workspace(op) for op in model.ops]
+    stated = [replace(op, workspace=lambda _: 0) for op in model.ops]
     free = needed(model) + 20 * model.layout.bytes_per_block
 
     assert num_cache_blocks(replace(on(model, free), ops=tuple(stated)), CONFIG, 1024) == 18
-
-
-def replace_workspace(op):  # noqa: ANN001, ANN201 - bound ops are copied as they are
-    return replace(op, workspace=lambda request: 0)
 
 
 def test_no_more_blocks_than_all_sequences_need(model: BoundModel) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from torch import Tensor
 
 from deepinfer_core.config.prompt_truncation import NO_TRUNCATION, PromptTruncation
 from deepinfer_core.errors import InternalError
 from deepinfer_core.model.step_inputs import StepInputs
 from deepinfer_core.reference.backend import CpuBackend
 from deepinfer_core.runtime.batch import SequenceRows, step_inputs
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEEP = 10
 

@@ -1,0 +1,66 @@
+"""The prefix cache of an engine outside the device: what is copied there, and where it is found again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepinfer_core.prefix_cache.disk_tier import DiskTier
+from deepinfer_core.prefix_cache.memory_tier import MemoryTier
+from deepinfer_core.prefix_cache.tiered_store import TieredStore
+
+if TYPE_CHECKING:
+    from deepinfer_core.backend.device import Download
+    from deepinfer_core.config.engine import EngineConfig
+    from deepinfer_core.prefix_cache.keys import CacheIdentity
+    from deepinfer_core.runtime.cache_transfer import CacheTransfer
+    from deepinfer_core.scheduler.prefix_cache import Save
+
+_GIB = 2**30
+_CLOSE_S = 30.0
+"""What the disk has to take over the contents of the memory when an engine closes."""
+_MAX_PENDING = 2
+"""Downloads that are waited for only when the next one starts, so that a copy has a step's time to arrive."""
+
+
+class PrefixStorage:
+    """Copies what was named to the tiers, one step behind; the scheduler looks it up in ``store``."""
+
+    def __init__(self, store: TieredStore, transfer: CacheTransfer) -> None:
+        self.store = store
+        self._transfer = transfer
+        self._pending: deque[tuple[Sequence[Save], Download]] = deque()
+
+    def save(self, saves: Sequence[Save]) -> None:
+        """Start copying; takes over what was copied before."""
+        if saves:
+            self._pending.append((saves, self._transfer.read(saves)))
+        while len(self._pending) >= (_MAX_PENDING if saves else 1):
+            self._take_over()
+
+    def close(self) -> None:
+        """Take over the rest, and write it to the disk if there is one."""
+        while self._pending:
+            self._take_over()
+        self.store.close(_CLOSE_S)
+
+    def _take_over(self) -> None:
+        saves, download = self._pending.popleft()
+        for save, tensor in zip(saves, download.wait(), strict=True):
+            self.store.put(save.key, tensor.numpy().tobytes())
+
+
+def open_storage(config: EngineConfig, identity: CacheIdentity, transfer: CacheTransfer) -> PrefixStorage | None:
+    """The tiers that the settings ask for; None without any.
+
+    Raises:
+        ConfigError: A size is not allowed.
+    """
+    if not config.prefix_memory_gib and not config.prefix_disk:
+        return None
+    slower = []
+    if config.prefix_disk:
+        slower.append(DiskTier(Path(config.prefix_disk), int(config.prefix_disk_gib * _GIB), identity))
+    return PrefixStorage(TieredStore(MemoryTier(int(config.prefix_memory_gib * _GIB)), *slower), transfer)
