@@ -158,7 +158,7 @@ def measure_decode(model: BoundModel, ceilings: Ceilings, count: int, context: i
         inputs = step_inputs(rows, prefill=False, lookback=model.lookback, device=model.device)
         executor.logits(model.graph.forward(model.graph.begin(inputs, executor.caches)))
     ops = op_rows(recorder, ceilings)
-    decode = CapturedDecode(model, executor.caches)
+    decode = CapturedDecode(model, executor.caches, torch.zeros(count + 1, dtype=torch.int32, device="cuda"))
     decode.run(rows)
     host, device = _host_and_device(decode, rows)
     peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
@@ -212,6 +212,7 @@ def _rows(number: int, start: int, stop: int, blocks: int) -> SequenceRows:
         ngram_history=[7, 11, 13] if start else [],
         state_slot=1 + number,
         blocks=list(range(first, first + blocks)),
+        owner=number,
     )
 
 

@@ -122,16 +122,6 @@ class RequestMetrics:
         """From its arrival to its end."""
         return _between(self.arrival_time, self.finished_time)
 
-    @property
-    def queue_s(self) -> float | None:
-        """The short name of :attr:`queue_time_s`."""
-        return self.queue_time_s
-
-    @property
-    def e2e_s(self) -> float | None:
-        """From its arrival to its end (E2E), the short name of :attr:`total_time_s`."""
-        return self.total_time_s
-
 
 def _between(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else end - start
@@ -150,6 +140,7 @@ class RequestOutput:
             token a mapping with it and its alternatives. None until the prompt is computed; of deltas, in one of them.
         finished: True in the last record of the request.
         metrics: Its times; None when it was refused.
+        warnings: What the caller should know of how it was served, such as constraints that nothing enforces.
     """
 
     request_id: str
@@ -159,3 +150,4 @@ class RequestOutput:
     prompt_logprobs: PromptLogprobs | None = None
     finished: bool = False
     metrics: RequestMetrics | None = None
+    warnings: Sequence[str] = ()

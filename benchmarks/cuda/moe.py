@@ -102,7 +102,7 @@ def _peer(rows: int) -> list[Work]:
     return [multiply]
 
 
-def _error_against_reference(rows: int) -> float:
+def error_against_reference(rows: int) -> float:
     """``|out - reference| / |reference|`` with packed weights, against the op's float32 definition."""
     weights = {
         "gate_up": _fp4(_CHECKED_EXPERTS, 2 * INNER, HIDDEN),
@@ -137,10 +137,10 @@ def _changed_bits() -> float:
 
 
 _CHECKS: dict[int, Callable[[], float]] = {
-    1: partial(_error_against_reference, 1),
-    64: partial(_error_against_reference, 64),
+    1: partial(error_against_reference, 1),
+    64: partial(error_against_reference, 64),
     256: _changed_bits,
-    8192: partial(_error_against_reference, 700),
+    8192: partial(error_against_reference, 700),
 }
 
 

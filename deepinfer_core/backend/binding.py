@@ -70,6 +70,7 @@ class Binder:
         dtype: Element type in which activations flow.
         device_index: Which of the backend's devices.
         row_invariant: Bind only what gives a row the same bits in any company.
+        weight_copies: What packing may keep of a weight (``EngineConfig.weight_copies``); sites have it as a fact.
         bound: Every bound op, in the order of binding.
         planned: Those of them that plan.
     """
@@ -79,12 +80,18 @@ class Binder:
     dtype: str = "bf16"
     device_index: int = 0
     row_invariant: bool = False
+    weight_copies: str = "auto"
     bound: list[BoundOp] = field(default_factory=list)
     planned: list[BoundOp] = field(default_factory=list)
     _record: dict[tuple[str, Outcome, str, bool], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._facts = self.backend.device(self.device_index).facts
+        self._facts = {**self.backend.device(self.device_index).facts, "weight_copies": self.weight_copies}
+        if self.weight_copies != "auto" and self.weight_copies not in self.backend.capabilities.weight_copies:
+            known = ", ".join(self.backend.capabilities.weight_copies)
+            raise UnsupportedByBackend(
+                self.backend.name, [f"weight_copies={self.weight_copies!r} is not offered; choose one of {known}"]
+            )
 
     def bind(
         self,

@@ -16,6 +16,7 @@ class Capabilities:
         streams: Work on two streams can overlap.
         asynchronous: Ops return before their work is done, so that the host can prepare the next step meanwhile.
         batch_invariant: Every op the text graph needs has an implementation that is row-invariant.
+        weight_copies: Choices of ``EngineConfig.weight_copies`` that the backend knows; ``auto`` is its own way.
     """
 
     graph_capture: bool = False
@@ -24,3 +25,4 @@ class Capabilities:
     streams: bool = False
     asynchronous: bool = False
     batch_invariant: bool = False
+    weight_copies: tuple[str, ...] = ("auto",)

@@ -21,6 +21,7 @@ _SETTINGS = (
     "max_num_batched_tokens",
     "chunked_prefill",
     "batch_invariant",
+    "weight_copies",
     "kv_cache_memory_gib",
 )
 """Settings of the engine that have an option; what is not given is left to environment and settings file."""
@@ -53,6 +54,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--batch-invariant",
         action=argparse.BooleanOptionalAction,
         help="the same tokens whatever else runs beside a request; refused where an op cannot promise it (default: no)",
+    )
+    parser.add_argument(
+        "--weight-copies", metavar="C", help="what is kept of quantised weights: dense, packed or auto (default)"
     )
     parser.add_argument(
         "--kv-cache-memory-gib", type=float, metavar="M", help="memory for caches (default: a share of what is free)"

@@ -14,6 +14,7 @@ from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.errors import ConfigError, nearest
 
 LOAD_FORMATS = ("auto", "dummy")
+WEIGHT_COPIES = ("auto", "dense", "packed")
 OVERLAP = ("auto", "on", "off")
 
 
@@ -28,6 +29,9 @@ class EngineConfig:
         fallback: What is accepted besides native implementations of ops.
         download_dir: Folder for models from the hub; empty for the hub library's own cache.
         load_format: ``auto`` reads the weights, ``dummy`` makes random ones.
+        weight_copies: What a backend may keep of quantised weights for speed: ``dense`` copies, only the ``packed``
+            codes of the checkpoint, which take a half to an eighth of that memory, or ``auto`` for the backend's
+            own choice. The results are the same.
         max_model_len: Longest sequence in tokens, prompt and output; 0 takes the model's maximum.
         max_num_seqs: Sequences that run at once.
         max_num_batched_tokens: Rows of one step.
@@ -58,6 +62,11 @@ class EngineConfig:
             tokens, at about half the work; ``mask`` gives the results of ``compact`` at the cost of ``off``.
         prompt_keep_tokens: Those last tokens.
         kv_cache_memory_gib: Memory for compressed entries; 0 takes a share of what is free.
+        log_stats_interval_s: Seconds between two lines about the engine in the log; 0 for none.
+        metrics: Count for a page in Prometheus' text format.
+        metrics_vllm_names: Show metrics under vLLM's names, too, for dashboards and routers that know those.
+        stats_file: File to which every record about steps and requests is appended as a line of JSON; empty for none.
+        stats_sinks: Names of receivers of other packages.
         seed: Source of the seeds of requests that bring none; None makes them differ from run to run.
 
     Raises:
@@ -70,6 +79,7 @@ class EngineConfig:
     fallback: FallbackPolicy = FallbackPolicy.ALLOW_REFERENCE
     download_dir: str = ""
     load_format: str = "auto"
+    weight_copies: str = "auto"
     max_model_len: int = 0
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
@@ -91,6 +101,11 @@ class EngineConfig:
     prompt_truncation: str = "off"
     prompt_keep_tokens: int = DEFAULT_KEEP_TOKENS
     kv_cache_memory_gib: float = 0.0
+    log_stats_interval_s: float = 0.0
+    metrics: bool = False
+    metrics_vllm_names: bool = False
+    stats_file: str = ""
+    stats_sinks: tuple[str, ...] = ()
     seed: int | None = field(default=0)
 
     def __post_init__(self) -> None:
@@ -105,7 +120,7 @@ class EngineConfig:
             raise ConfigError(problems, source="engine")
 
     def _wrong_names(self) -> list[str]:
-        allowed = {"numerics": tuple(VARIANTS), "load_format": LOAD_FORMATS, "overlap": OVERLAP, "prefix_cache": PREFIX_CACHE_MODES}
+        allowed = {"numerics": tuple(VARIANTS), "load_format": LOAD_FORMATS, "weight_copies": WEIGHT_COPIES, "overlap": OVERLAP, "prefix_cache": PREFIX_CACHE_MODES}
         values = {name: getattr(self, name) for name in allowed}
         return [
             f"{name}={value!r} is unknown; choose one of {', '.join(allowed[name])}{nearest(str(value), allowed[name])}"

@@ -28,6 +28,12 @@ def num_cache_blocks(model: BoundModel, config: EngineConfig, max_model_len: int
     What is free is divided in this order: the workspace of the largest steps, the state slots, and a share of the rest
     for blocks. A size that was asked for is taken as it is; a warning says when it leaves too little.
 
+    Args:
+        model: The model with its weights.
+        config: Limits and memory.
+        max_model_len: Tokens of the longest sequence.
+        num_slots: State slots, the dummy not counted.
+
     Raises:
         CapacityError: The memory does not hold one block; the message says what is needed and what is free.
     """

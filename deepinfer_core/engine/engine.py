@@ -15,9 +15,10 @@ from deepinfer_core.engine.cache_identity import cache_identity
 from deepinfer_core.engine.cache_size import num_cache_blocks
 from deepinfer_core.engine.intake import Intake
 from deepinfer_core.engine.prefix_storage import open_storage
+from deepinfer_core.engine.reporter import Reporter
 from deepinfer_core.engine.request_checks import check_request_id
 from deepinfer_core.engine.statistics import Counters, EngineStatistics
-from deepinfer_core.engine.step_runner import StepRunner
+from deepinfer_core.engine.step_runner import StepRunner, StepTimes
 from deepinfer_core.errors import RequestError
 from deepinfer_core.logging import get_logger
 from deepinfer_core.prefix_cache.keys import root_key
@@ -107,6 +108,7 @@ class Engine:
             cache_root=root_key(identity) if identity is not None else b"",
         )
         self._sizes = num_blocks, config.max_num_seqs
+        self._reporter = Reporter(config, self.scheduler, num_blocks=num_blocks, clock=clock)
         self._clock, self._nap = clock, nap
         self._requests: dict[str, Request] = {}
         self._counters = Counters()
@@ -138,6 +140,11 @@ class Engine:
             num_free_state_slots=scheduler.num_free_state_slots,
         )
 
+    @property
+    def metrics_page(self) -> bytes | None:
+        """The metrics in Prometheus' text format; None unless the setting ``metrics`` is on."""
+        return self._reporter.page
+
     def add(
         self,
         request_id: str,
@@ -163,6 +170,8 @@ class Engine:
         """
         self._opened_runner()
         check_request_id(request_id, self._requests)
+        if self.scheduler.is_full:
+            self._reporter.event("request_rejected", reason="max_num_waiting")
         request = self._intake.request(
             request_id,
             prompt_token_ids,
@@ -222,6 +231,8 @@ class Engine:
         if self._storage is not None:
             self._storage.save(self.scheduler.prefix_cache.take_saves())
         records = self._records(touched)
+        if self._is_idle and records:
+            self._reporter.idle(num_waiting_grammar=0)
         if not records and self._requests and self._is_idle:
             self._nap(_NAP_S)
         return records
@@ -239,13 +250,16 @@ class Engine:
         if self._storage is not None and self._runner is not None:
             self._storage.close()
         self._runner = None
-        return self._records(())
+        records = self._records(())
+        self._reporter.close()
+        return records
 
     def _advance(self, runner: StepRunner, now: float) -> list[SequencePlan]:
         """Launch the next step and take the tokens of those that must have ended; returns the entries that got some."""
         plan = self.scheduler.plan(now)
+        times = StepTimes(plan_s=self._clock() - now)
         self._is_idle = plan is None and self._launched is None
-        before, self._launched = self._launched, self._launch(plan, runner, now) if plan is not None else None
+        before, self._launched = self._launched, self._launch(plan, runner, times) if plan is not None else None
         touched = self._finish(before) if before is not None else []
         launched = self._launched
         if launched is None:
@@ -256,37 +270,46 @@ class Engine:
             touched += self._finish(launched) if is_sampled else []
         return touched
 
-    def _launch(self, plan: StepPlan, runner: StepRunner, now: float) -> LaunchedStep | None:
+    def _launch(self, plan: StepPlan, runner: StepRunner, times: StepTimes) -> LaunchedStep | None:
         """Start a step; None when it failed."""
+        now = self._clock()
         for entry in plan.entries:
             self._requests[entry.sequence.request_id].note_scheduled(entry, now)
         try:
-            return runner.launch(plan, self._requests)
+            launched = runner.launch(plan, self._requests)
         except Exception as error:  # noqa: BLE001  # whatever a step raises is the misfortune of those in it
             self._fail_step(plan, error)
             return None
+        times.launch_s = self._clock() - now
+        launched.times = times
+        return launched
 
     def _sample(self, launched: LaunchedStep, runner: StepRunner) -> bool:
         """Start the sampling of a step; False when that failed."""
+        began = self._clock()
         try:
             runner.sample(launched, self._requests)
         except Exception as error:  # noqa: BLE001  # as above
             self._fail_step(launched.plan, error)
             return False
+        launched.times.launch_s += self._clock() - began
         return True
 
     def _finish(self, launched: LaunchedStep) -> list[SequencePlan]:
         """Wait for a step and hand its tokens to the requests; returns the entries that got some."""
-        plan = launched.plan
+        plan, times, began = launched.plan, launched.times, self._clock()
         try:
+            launched.wait()
+            now = self._clock()
             tokens = {id(e): t for e, t in zip(launched.sampled, launched.tokens(), strict=True)}
             self._fail_unscored(plan)
-            now = self._clock()
             outcomes = [self._take(entry, tokens.get(id(entry)), now) for entry in plan.sampling_entries]
         except Exception as error:  # noqa: BLE001  # as above
             self._fail_step(plan, error)
         else:
             self.scheduler.apply(plan, outcomes)
+            times.wait_s, times.apply_s = now - began, self._clock() - now
+            self._reporter.step(launched, num_waiting_grammar=0)
         return list(plan.sampling_entries)
 
     def _is_over(self, launched: LaunchedStep) -> bool:
@@ -304,12 +327,14 @@ class Engine:
         if request is None or sampled is None or entry.sequence.is_finished:
             return Outcome(token_ids=(), finish_reason=FinishReason.ABORT)
         completion = request.completions[entry.sequence.index]
-        self._counters.num_numeric_errors += not sampled.is_finite
+        if not sampled.is_finite:
+            self._note_numeric_error()
         num_before = entry.sequence.num_output_tokens
         if completion.finish_reason is None and len(completion.token_ids) == num_before:
             completion.push(sampled)
         tokens = tuple(completion.token_ids[num_before:])
         if tokens:
+            self._reporter.tokens(request, entry.sequence.index, now, len(tokens))
             request.note_token(now)
             self._counters.num_generated_tokens += len(tokens)
         reason = FinishReason(completion.finish_reason) if completion.finish_reason else None
@@ -321,7 +346,7 @@ class Engine:
             request = self._request_of(entry.sequence)
             if request is None or request.prompt_scores is None or request.prompt_scores.is_finite or entry.sequence.is_finished:
                 continue
-            self._counters.num_numeric_errors += 1
+            self._note_numeric_error()
             for sequence in request.sequences:
                 self._fail(sequence, "the model's logits for a token of the prompt are not finite")
 
@@ -329,9 +354,14 @@ class Engine:
         """End the completions of a step that raised; nothing that the step has written is read again."""
         log.error("a step of %d sequences failed", len(plan.entries), exc_info=error)
         self._counters.num_failed_steps += 1
+        self._reporter.event("step_failed", error=type(error).__name__)
         for entry in plan.entries:
             self._fail(entry.sequence, f"the step with this request failed: {type(error).__name__}: {error}")
         self.scheduler.cancel(plan)
+
+    def _note_numeric_error(self) -> None:
+        self._counters.num_numeric_errors += 1
+        self._reporter.event("numeric_error")
 
     def _fail(self, sequence: ScheduledSequence, error: str) -> None:
         request = self._request_of(sequence)
@@ -358,6 +388,7 @@ class Engine:
         if request.is_finished:
             request.finished_time = self._clock()
             del self._requests[request_id]
+            self._reporter.ended(request)
         return request.record()
 
     def _opened_runner(self) -> StepRunner:

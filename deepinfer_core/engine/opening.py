@@ -48,6 +48,7 @@ def open_model(
     load_format: str = "auto",
     max_model_len: int = 0,
     batch_invariant: bool = False,
+    weight_copies: str = "auto",
 ) -> OpenedModel:
     """Find, check, load and bind a model.
 
@@ -60,6 +61,7 @@ def open_model(
         load_format: ``auto``, or ``dummy`` for random weights of the config's shape.
         max_model_len: Longest sequence; 0 takes the model's maximum.
         batch_invariant: Run every row by implementations that give it the same bits in any batch.
+        weight_copies: What the backend may keep of the weights (``EngineConfig.weight_copies``).
 
     Raises:
         DeepInferError: Anything that is wrong with the request, the checkpoint or the machine, in words.
@@ -82,6 +84,7 @@ def open_model(
         policy=policy,
         max_positions=max_model_len,
         batch_invariant=batch_invariant,
+        weight_copies=weight_copies,
     )
     return OpenedModel(folder=folder, model=bound, tokenizer=tokenizer)
 

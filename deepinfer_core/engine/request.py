@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from deepinfer_core.observability.collect import TokenTimes, inter_token_latencies
 from deepinfer_core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from deepinfer_core.runtime.sampling_tensors import SamplingRow, completion_seed, has_penalty
 from deepinfer_core.sampling_params import RequestOutputKind
@@ -40,6 +41,9 @@ class Request:
         last_token_time: When its latest token was chosen.
         finished_time: When it ended.
         num_cached_tokens: Prompt tokens that needed no computing when it was first scheduled.
+        token_times: When the tokens of each completion came, by index.
+        grammar_compile_s: Seconds in which its grammar was compiled, if it waited for that.
+        warnings: What the caller should know of how it is served.
     """
 
     request_id: str
@@ -57,10 +61,14 @@ class Request:
     last_token_time: float | None = field(default=None)
     finished_time: float | None = field(default=None)
     num_cached_tokens: int = 0
+    token_times: tuple[TokenTimes, ...] = field(init=False)
+    grammar_compile_s: float | None = field(default=None)
+    warnings: tuple[str, ...] = ()
     _told_prompt: bool = field(default=False)
     _histories: tuple[_History, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
+        self.token_times = tuple(TokenTimes() for _ in self.completions)
         if has_penalty(self.params):
             prompt = array("q", self.prompt_token_ids)
             self._histories = tuple(_History(prompt) for _ in self.completions)
@@ -133,15 +141,22 @@ class Request:
             outputs=tuple(outputs),
             prompt_logprobs=prompt_logprobs,
             finished=is_finished,
-            metrics=RequestMetrics(
-                arrival_time=self.arrival_time,
-                first_scheduled_time=self.first_scheduled_time,
-                first_token_time=self.first_token_time,
-                last_token_time=self.last_token_time,
-                finished_time=self.finished_time,
-                num_cached_tokens=self.num_cached_tokens,
-                num_preemptions=sum(sequence.num_preemptions for sequence in self.sequences),
-            ),
+            metrics=self.metrics(),
+            warnings=self.warnings,
+        )
+
+    def metrics(self) -> RequestMetrics:
+        """Its times so far; those between tokens once it has ended."""
+        return RequestMetrics(
+            arrival_time=self.arrival_time,
+            first_scheduled_time=self.first_scheduled_time,
+            first_token_time=self.first_token_time,
+            last_token_time=self.last_token_time,
+            finished_time=self.finished_time,
+            num_cached_tokens=self.num_cached_tokens,
+            num_preemptions=sum(sequence.num_preemptions for sequence in self.sequences),
+            num_output_tokens=max(len(completion.token_ids) for completion in self.completions),
+            inter_token_latencies=inter_token_latencies(self.token_times) if self.is_finished else (),
         )
 
 

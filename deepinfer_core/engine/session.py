@@ -55,6 +55,7 @@ def open_session(model: str, settings: Mapping[str, Any]) -> Session:
         load_format=config.load_format,
         max_model_len=config.max_model_len,
         batch_invariant=config.batch_invariant,
+        weight_copies=config.weight_copies,
     )
     return Session(
         settings=resolved, opened=opened, engine=Engine(opened, config), prompts=PromptEncoder(opened.tokenizer)

@@ -1,6 +1,6 @@
 """From a planned step to the tokens it yields: inputs, forward pass, sampling, and the way to the host.
 
-Nothing here waits for the device but :meth:`LaunchedStep.tokens`, so that one step can be prepared while another runs.
+Nothing here waits for the device but :class:`LaunchedStep` when it is asked for tokens, so that one step can be prepared while another runs.
 """
 
 from __future__ import annotations
@@ -52,6 +52,16 @@ class StepExecutor(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class StepTimes:
+    """Seconds of the host that went into one step; see ``StepStats``."""
+
+    plan_s: float = 0.0
+    launch_s: float = 0.0
+    wait_s: float = 0.0
+    apply_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PendingScores:
     """Log-probabilities of a part of a prompt, on their way."""
@@ -69,17 +79,27 @@ class LaunchedStep:
         plan: What was planned.
         hidden: The last row of each of ``plan.sampling_entries`` ``[n, H]``.
         sampled: The entries that were sampled: those whose sequences had not ended by then.
+        num_padded_rows: Rows that the device computed for nobody.
+        times: Seconds of the host that went into it.
     """
 
     plan: StepPlan
     hidden: Tensor
     sampled: tuple[SequencePlan, ...] = ()
+    num_padded_rows: int = 0
+    times: StepTimes = field(default_factory=StepTimes)
     _rows: Sequence[SamplingRow] = ()
     _download: Download | None = None
     _scores: list[_PendingScores] = field(default_factory=list)
 
+    def wait(self) -> None:
+        """Block until everything has arrived."""
+        for download in (self._download, *(part.download for part in self._scores)):
+            if download is not None:
+                download.wait()
+
     def tokens(self) -> list[SampledToken]:
-        """Wait for the step; the token of each of ``sampled``. Whatever is wrong with one row is in its ``error``.
+        """The token of each of ``sampled``, once it has arrived. Whatever is wrong with one row is in its ``error``.
 
         Log-probabilities of prompts go to the ``prompt_scores`` of their requests, once.
         """
@@ -130,6 +150,7 @@ class StepRunner:
                     rows = [self._rows(entry, requests[entry.sequence.request_id]) for entry in entries]
                     hidden = self._executor.forward(rows, prefill=is_prefill)
                     last_rows.append(self._last_rows(hidden, entries))
+                    launched.num_padded_rows += hidden.num_padded
                     if is_prefill:
                         launched._scores = self._score_prompts(hidden, entries, requests)
             self._executor.copy_slots(plan.snapshots)

@@ -14,7 +14,7 @@ class CpuBackend:
 
     name = "cpu"
     table: OpTable = TABLE
-    capabilities = Capabilities()
+    capabilities = Capabilities(weight_copies=("auto", "dense", "packed"))
 
     def __init__(self) -> None:
         self._device = HostDevice()

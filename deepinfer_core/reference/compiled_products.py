@@ -186,7 +186,8 @@ def run_grouped_linear(x: Tensor | QuantTensor, weight: Packed, *, groups: int, 
 def grouped_product(rows: Tensor, maps: Maps, groups: int) -> Tensor:
     """``[T, groups * rank]``: each group of channels times the map of its group."""
     count = rows.shape[0]
-    results = maps(rows.reshape(count * groups, -1), map_of_column(count, groups)).view(groups, count, maps.outputs)
+    parts = rows.reshape(count * groups, rows.shape[1] // groups)
+    results = maps(parts, map_of_column(count, groups)).view(groups, count, maps.outputs)
     return results.transpose(0, 1).reshape(count, groups * maps.outputs)
 
 

@@ -64,7 +64,7 @@ from deepinfer_core.reference.compiled_rows import (
 from deepinfer_core.reference.compiled_selection import run_select_entries, run_select_within_candidates
 from deepinfer_core.reference.compiled_streams import run_enter, run_gate, run_update
 from deepinfer_core.reference.engram import pack_gate
-from deepinfer_core.reference.limits import FLOAT32, ROW_INVARIANT_PRODUCTS
+from deepinfer_core.reference.limits import FLOAT32
 
 Pack = Callable[[Mapping[str, Any], Site], Mapping[str, Any]]
 
@@ -85,12 +85,9 @@ def _by_step(run: Callable[..., Any]) -> tuple[Implementation]:
 
 
 def _with_products(run: Callable[..., Any], pack: Pack) -> tuple[Implementation, ...]:
-    """Works on each row as if it were alone, as far as this machine's products do."""
-    limits, note = (_COMPILER, FLOAT32), "compiled; dense copies of the weights"
-    return (
-        Implementation(run, (*limits, ROW_INVARIANT_PRODUCTS), pack, row_invariant=True, note=note),
-        Implementation(run, limits, pack, note=note),
-    )
+    """Works on each row as if it were alone; what it keeps of the weights is ``weight_copies``."""
+    note = "compiled; dense copies of the weights, or their codes"
+    return (Implementation(run, (_COMPILER, FLOAT32), pack, row_invariant=True, note=note),)
 
 
 COMPILED: Mapping[Op[..., Any], tuple[Implementation, ...]] = {

@@ -40,7 +40,7 @@ from deepinfer_core.reference.engram import pack_gate, run_gate, run_lookup
 from deepinfer_core.reference.experts import pack_experts, run_expert_layer, run_expert_mlp, run_swiglu
 from deepinfer_core.reference.hyper_connection import run_collapse, run_enter, run_mixes, run_update
 from deepinfer_core.reference.kv_cache import run_extend_window, run_load, run_rotate_store, run_store
-from deepinfer_core.reference.limits import FLOAT32, FLOAT64, ROW_INVARIANT_PRODUCTS
+from deepinfer_core.reference.limits import COPIES, FLOAT32, FLOAT64, ROW_INVARIANT_PRODUCTS
 from deepinfer_core.reference.linear import pack_groups, run_grouped_linear, run_linear, run_vocabulary_logits
 from deepinfer_core.reference.metadata import run_entry_slots, run_window_slots
 from deepinfer_core.reference.norm import run_rms_norm, run_rms_norm_quantize
@@ -71,6 +71,7 @@ def _by_step(run: Callable[..., Any]) -> tuple[Implementation]:
 def _with_products(run: Callable[..., Any], *limits: Limit, pack: Pack | None = None) -> tuple[Implementation, ...]:
     """Works on each row as if it were alone, as far as this machine's products do."""
     note = "dense copies of the weights" if pack else ""
+    limits = (*limits, COPIES) if pack else limits
     return (
         Implementation(run, (FLOAT32, *limits, ROW_INVARIANT_PRODUCTS), pack, row_invariant=True, note=note),
         Implementation(run, (FLOAT32, *limits), pack, note=note),
@@ -79,7 +80,7 @@ def _with_products(run: Callable[..., Any], *limits: Limit, pack: Pack | None = 
 
 def _exact(run: Callable[..., Any], pack: Pack) -> tuple[Implementation]:
     """The same in float64."""
-    return (Implementation(run, (FLOAT64,), pack, note="dense copies of the weights"),)
+    return (Implementation(run, (FLOAT64, COPIES), pack, note="dense copies of the weights"),)
 
 
 _WITH_TORCH: Mapping[Op[..., Any], tuple[Implementation, ...]] = {

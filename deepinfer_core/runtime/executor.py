@@ -12,7 +12,7 @@ from deepinfer_core.config.prompt_truncation import NO_TRUNCATION, PromptTruncat
 from deepinfer_core.model.draft import DraftInputs
 from deepinfer_core.ops.embedding.pending_tokens import PENDING
 from deepinfer_core.runtime.batch import SequenceRows, int32_row, step_inputs
-from deepinfer_core.runtime.captured import CapturedDecode
+from deepinfer_core.runtime.captured import Bucket, CapturedDecode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,10 +49,12 @@ class HiddenRows:
     Attributes:
         rows: Normed hidden rows ``[R, H]``; a later decode step may overwrite those of a decode step.
         lengths: How many of them belong to each sequence: all rows of its chunk, or its last ones.
+        num_padded: Rows that were computed besides, for nobody.
     """
 
     rows: Tensor
     lengths: tuple[int, ...]
+    num_padded: int = 0
 
 
 class Executor:
@@ -85,7 +87,8 @@ class Executor:
         """One forward pass, as the engine wants its rows."""
         hidden, step = self.run(sequences, prefill=prefill)
         lengths = step.inputs.returned_lengths if prefill else tuple(len(s.token_ids) for s in sequences)
-        return HiddenRows(rows=hidden, lengths=lengths)
+        padded = Bucket.of(sequences).rows - sum(lengths) if self._captured is not None and not prefill else 0
+        return HiddenRows(rows=hidden, lengths=lengths, num_padded=padded)
 
     @torch.inference_mode()
     def remember(self, token_ids: Tensor, slots: Sequence[int]) -> None:

@@ -96,6 +96,7 @@ def bind_model(
     policy: FallbackPolicy = FallbackPolicy.ALLOW_REFERENCE,
     max_positions: int = 0,
     batch_invariant: bool = False,
+    weight_copies: str = "auto",
 ) -> BoundModel:
     """Bind a model to a backend.
 
@@ -108,9 +109,11 @@ def bind_model(
         policy: What is accepted besides native implementations.
         max_positions: Longest context; 0 takes the model's maximum.
         batch_invariant: Bind only implementations that give a row the same bits in any company.
+        weight_copies: What the backend may keep of the weights (``EngineConfig.weight_copies``).
 
     Raises:
         UnsupportedByBackend: The policy refuses how some op would run, or it is not row-invariant; all are listed.
+            Or the backend does not know this choice of ``weight_copies``.
         ConfigError: ``max_positions`` exceeds what the model was made for.
     """
     limit = architecture.max_position_embeddings
@@ -120,7 +123,7 @@ def bind_model(
         )
     positions = max_positions or limit
     device = backend.device()
-    binder = Binder(backend, policy, numerics.activation, row_invariant=batch_invariant)
+    binder = Binder(backend, policy, numerics.activation, row_invariant=batch_invariant, weight_copies=weight_copies)
     table_rows = positions + (architecture.draft.block_size if architecture.draft else 0)
     plain, compressed = (rotary_table(table_rows, architecture.attention, compressed=c) for c in (False, True))
     tables = (plain.to(device.torch_device), compressed.to(device.torch_device))

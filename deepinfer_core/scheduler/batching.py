@@ -8,7 +8,7 @@ from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.errors import require
 from deepinfer_core.scheduler.cache_memory import CacheMemory
 from deepinfer_core.scheduler.policy import Load, SchedulingPolicy
-from deepinfer_core.scheduler.prefix_cache import PrefixCache
+from deepinfer_core.scheduler.prefix_cache import Hit, PrefixCache
 from deepinfer_core.scheduler.queues import SortedQueue, by_rank
 from deepinfer_core.scheduler.sequence import Sequence, SequenceStatus
 from deepinfer_core.scheduler.step_plan import CacheLoad, SequencePlan, StepKind, StepPlan
@@ -93,13 +93,15 @@ class Batcher:
         """Chunks in the policy's order until the rows are used up; admitted sequences come before waiting ones."""
         entries: list[SequencePlan] = []
         for sequence in self._prefill_candidates():
-            if sequence.status is SequenceStatus.WAITING:
-                if not self._policy.chunk_size(sequence, num_free_rows):
-                    break
-                self._admit(sequence, loads, restores)
+            is_new = sequence.status is SequenceStatus.WAITING
+            if is_new and not (
+                self._policy.chunk_size(sequence, num_free_rows) and self._admit(sequence, loads, restores)
+            ):
+                break
             chunk = self._policy.chunk_size(sequence, num_free_rows)
             most = min(sequence.num_uncomputed_tokens, num_free_rows)
-            require(0 <= chunk <= most, f"the policy gave {chunk} of at most {most} rows to {sequence!r}")
+            # What was just admitted needs rows: a step that fails starts over those who are in it, and no others.
+            require(is_new <= chunk <= most, f"the policy gave {chunk} of at most {most} rows to {sequence!r}")
             if not chunk:
                 break
             entry = _rows(sequence, _up_to_cut(sequence, chunk), is_prefill=True)
@@ -112,30 +114,41 @@ class Batcher:
     def _prefill_candidates(self) -> Iterator[Sequence]:
         """Whoever may get rows next; a waiting one is named again and again until it is admitted."""
         yield from [sequence for sequence in self.running if sequence.status is SequenceStatus.PREFILLING]
-        while self.waiting and self._may_admit(self.waiting.first):
+        while self.waiting and self._has_place_for(self.waiting.first):
             yield self.waiting.first
 
-    def _may_admit(self, sequence: Sequence) -> bool:
-        """The admission rule: a place, a slot, its own blocks, and head-room for those who run already.
+    def _has_place_for(self, sequence: Sequence) -> bool:
+        """The first half of the admission rule: not too many run.
 
         One that lost its memory to a step that follows one in flight waits for that one: it may get a token from it.
+        """
+        return len(self.running) < self._config.max_num_seqs and not sequence.num_steps_in_flight
+
+    def _has_memory_for(self, sequence: Sequence, hit: Hit) -> bool:
+        """The second half: a slot, its own blocks, and head-room for those who run already.
+
         Head-room is ``headroom_blocks`` for each admitted sequence that may still need another block; without it, the
         next decode steps would preempt what this step admits. A sequence that is alone needs none.
         """
-        if len(self.running) >= self._config.max_num_seqs or sequence.num_steps_in_flight:
-            return False
-        each, hit = self._config.headroom_blocks, self._prefix_cache.find(sequence)
+        each = self._config.headroom_blocks
         if self._memory.can_admit(sequence, each * len(self.running), hit):
             return True
         return self._memory.can_admit(sequence, each * sum(map(self._memory.may_grow, self.running)), hit)
 
-    def _admit(self, sequence: Sequence, loads: list[CacheLoad], restores: list[tuple[int, int]]) -> None:
-        """Give a waiting sequence its memory, and what the prefix cache has for it."""
-        self.waiting.remove(sequence)
+    def _admit(self, sequence: Sequence, loads: list[CacheLoad], restores: list[tuple[int, int]]) -> bool:
+        """Give a waiting sequence its memory, and what the prefix cache has for it; False if there is not enough.
+
+        What an outer tier promised may be gone when it is read. Then the sequence needs more memory than it seemed.
+        """
         cache = self._prefix_cache
         found = cache.find(sequence)
+        if not self._has_memory_for(sequence, found):
+            return False
         cuts = cache.cut_points(sequence, found)
         hit, payloads, state = cache.load(sequence, found)
+        if hit is not found and not self._has_memory_for(sequence, hit):
+            return False
+        self.waiting.remove(sequence)
         self._memory.admit(sequence, hit)
         loads += [CacheLoad(sequence.block_ids[place], payload, is_slot=False) for place, payload in payloads]
         if state is not None:
@@ -143,11 +156,13 @@ class Batcher:
         elif hit.snapshot is not None:
             restores.append((cache.use_snapshot(hit.snapshot), sequence.state_slot))
         sequence.begin_at(hit.resume, window_start=hit.window_start, store_from=hit.store_from)
-        sequence.num_named_blocks = hit.num_blocks if hit.resume else 0
+        num_known = min([place for place, _ in payloads], default=hit.num_blocks)  # loaded blocks have no name yet
+        sequence.num_named_blocks = num_known if hit.resume else 0
         sequence.cut_points = cuts
         cache.count(sequence, hit, len(payloads))
         sequence.status = SequenceStatus.PREFILLING
         self.running.add(sequence)
+        return True
 
     def _decode(self, preempted: list[Sequence]) -> list[SequencePlan]:
         """A row for every decoding sequence, and its drafts as far as the step has rows for them.

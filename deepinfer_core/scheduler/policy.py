@@ -56,7 +56,9 @@ class SchedulingPolicy(Protocol):
     def chunk_size(self, sequence: Sequence, num_free_rows: int) -> int:
         """Rows of a prefill step that a sequence gets, at most ``num_free_rows`` and what it has left to compute.
 
-        0 ends the step before this sequence; a sequence that is offered a whole step must get some of it.
+        0 ends the step before this sequence; a sequence that is offered a whole step must get some of it. A waiting one
+        is asked about twice: with all its tokens, and if it got any rows, without those that the prefix cache has; then
+        it must get some again.
         """
         ...
 
@@ -76,7 +78,7 @@ class DefaultPolicy:
         return sequence.arrival + sequence.priority * self.config.arrivals_per_priority, sequence.arrival
 
     def kind(self, load: Load) -> StepKind:
-        """A larger decode batch is worth a short wait of those who are in it; an idle engine starts a prompt at once."""
+        """A larger decode batch is worth a short wait of those who are in it; an idle engine starts at once."""
         if load.num_prefill_steps_in_a_row >= self.config.max_prefill_steps_in_a_row or self.may_gather(load):
             return StepKind.DECODE
         return StepKind.PREFILL
@@ -93,12 +95,13 @@ class DefaultPolicy:
     def chunk_size(self, sequence: Sequence, num_free_rows: int) -> int:
         """All that is left of the prompt, or as much of it as fits if prompts may be split.
 
-        What was preempted may be split in any case: output made it longer than what was checked at arrival.
+        What was preempted may be split in any case: output made it longer than what was checked at arrival. That looks
+        at all its tokens, so that a hit in the prefix cache does not change the answer from some rows to none.
         """
         num_free_rows = min(num_free_rows, self.config.max_chunk_tokens or num_free_rows)
         if sequence.num_uncomputed_tokens <= num_free_rows:
             return sequence.num_uncomputed_tokens
-        may_split = self.config.chunked_prefill or sequence.num_uncomputed_tokens > self.config.max_num_batched_tokens
+        may_split = self.config.chunked_prefill or sequence.num_tokens > self.config.max_num_batched_tokens
         return num_free_rows if may_split else 0
 
 

@@ -1,8 +1,8 @@
 """Which prefixes the cache holds, and what a new sequence takes from them.
 
 A block of compressed entries can be read by any sequence that begins with the same tokens. That alone does not make a
-prefix: the windows and compressor rings at its end are missing (spec attention/05 B). They come from a **snapshot** of a
-state slot, taken when a step ended exactly at a block boundary; or, in bounded mode, the last tokens of the hit are
+prefix: the windows and compressor rings at its end are missing (spec attention/05 B). They come from a **snapshot** of
+a state slot, taken when a step ended exactly at a block boundary; or, in bounded mode, the last tokens of the hit are
 computed again from an empty window.
 """
 
@@ -16,7 +16,7 @@ from deepinfer_core.config.prefix_cache import PrefixCacheConfig
 from deepinfer_core.errors import require
 from deepinfer_core.prefix_cache.keys import derive, extend
 from deepinfer_core.scheduler.block_pool import BlockPool
-from deepinfer_core.scheduler.sequence import Sequence
+from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 from deepinfer_core.scheduler.step_plan import SequencePlan
 
 
@@ -37,12 +37,13 @@ class Hit:
     """What a sequence finds when it is admitted.
 
     Attributes:
-        num_blocks: Leading blocks that are there, on the device or in an outer tier.
+        num_blocks: Leading blocks that it takes, from the device or an outer tier.
         block_ids: Those of them that are on the device, by place.
         resume: Position of the first token to compute.
         window_start: First position that will have window keys: ``resume`` when there is no snapshot, else 0.
         store_from: Entries that close before this position must not be written again.
         snapshot: Key of the snapshot to start from; None without one.
+        num_found: Leading blocks that are there; more than it takes where no state was kept at their end.
     """
 
     num_blocks: int = 0
@@ -51,6 +52,7 @@ class Hit:
     window_start: int = 0
     store_from: int = 0
     snapshot: bytes | None = None
+    num_found: int = 0
 
 
 NO_HIT = Hit()
@@ -144,7 +146,7 @@ class PrefixCache:
         if not self._config.takes_snapshots or not self.serves(sequence):
             return ()
         last = (sequence.num_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-        shared = min(hit.num_blocks * BLOCK_TOKENS, last)
+        shared = min(hit.num_found * BLOCK_TOKENS, last)
         keys = self._keys(sequence)
         return tuple(
             point for point in sorted({shared, last}) if point > hit.resume and not self._has_snapshot(keys, point)
@@ -170,6 +172,8 @@ class PrefixCache:
         wanted = self._config.takes_snapshots and self.serves(entry.sequence) and end % BLOCK_TOKENS == 0
         if not wanted or entry.has_drafts or not self.snapshots.num_free:
             return None
+        if entry.window_start and end < entry.window_start + self._config.window_tokens:
+            return None  # the window is not whole yet, and whoever starts from a snapshot reads a whole one
         if not entry.is_pending and self._has_snapshot(self._keys(entry.sequence), end):
             return None
         [slot] = self.snapshots.allocate(1)
@@ -177,8 +181,8 @@ class PrefixCache:
 
     def keep(self, entry: SequencePlan, slot: int) -> None:
         """Name a snapshot whose step has run, and let go of it."""
-        end = entry.start + entry.num_tokens
-        if entry.holds_memory and end <= entry.sequence.num_tokens:
+        end, failed = entry.start + entry.num_tokens, entry.sequence.finish_reason is FinishReason.ERROR
+        if entry.holds_memory and end <= entry.sequence.num_tokens and not failed:
             key = _snapshot_key(self._keys(entry.sequence)[end // BLOCK_TOKENS - 1])
             if self.snapshots.name(slot, key):
                 self.counters.num_snapshots += 1
@@ -190,15 +194,19 @@ class PrefixCache:
         self.snapshots.release([slot])
 
     def name_blocks(self, sequence: Sequence) -> None:
-        """Name the blocks that a sequence has filled since the last call."""
+        """Name the blocks that a sequence has filled since the last call, and those that were loaded for it.
+
+        Only up to its last token: drafts may be computed behind the one that ended it.
+        """
         if not self.serves(sequence):
             return
-        num_full = sequence.num_computed_tokens // BLOCK_TOKENS
+        num_full = min(sequence.num_computed_tokens, sequence.num_tokens) // BLOCK_TOKENS
         if num_full > sequence.num_named_blocks:
             keys = self._keys(sequence)
             for place in range(sequence.num_named_blocks, num_full):
-                if self._blocks.name(sequence.block_ids[place], keys[place]):
-                    self._note_save(Save(keys[place], sequence.block_ids[place], is_slot=False))
+                block_id, key = sequence.block_ids[place], keys[place]
+                if self._blocks.find(key) is None and self._blocks.name(block_id, key):
+                    self._note_save(Save(key, block_id, is_slot=False))
             sequence.num_named_blocks = num_full
 
     def load(self, sequence: Sequence, hit: Hit) -> tuple[Hit, list[tuple[int, bytes]], bytes | None]:
@@ -220,9 +228,12 @@ class PrefixCache:
         return (hit, payloads, state) if state is not None else (NO_HIT, [], None)
 
     def take_saves(self) -> list[Save]:
-        """What was named since the last call, while tiers are attached."""
+        """What was named since the last call, while tiers are attached, if it is still there."""
         taken, self._saves = self._saves, []
-        return taken
+        return [save for save in taken if self._pool(save).find(save.key) == save.place]
+
+    def _pool(self, save: Save) -> BlockPool:
+        return self.snapshots if save.is_slot else self._blocks
 
     def _keys(self, sequence: Sequence) -> list[bytes]:
         """Keys of the full blocks of all known tokens."""
@@ -241,8 +252,10 @@ class PrefixCache:
             if self._has_snapshot(keys, count * BLOCK_TOKENS):
                 end = count * BLOCK_TOKENS
                 ids = {place: block for place, block in found.items() if place < count}
-                return Hit(num_blocks=count, block_ids=ids, resume=end, store_from=end, snapshot=key)
-        return Hit(num_blocks=num_blocks)
+                return Hit(
+                    num_blocks=count, block_ids=ids, resume=end, store_from=end, snapshot=key, num_found=num_blocks
+                )
+        return Hit(num_found=num_blocks)
 
     def _replayed_hit(self, sequence: Sequence, num_blocks: int, found: dict[int, int]) -> Hit:
         """A prefix whose last tokens are computed again from an empty window."""
@@ -253,18 +266,23 @@ class PrefixCache:
         first = min(end - self._config.window_tokens, sequence.num_tokens - kept)
         resume = first // BLOCK_TOKENS * BLOCK_TOKENS
         if resume <= 0:
-            return Hit(num_blocks=num_blocks)
-        return Hit(num_blocks=num_blocks, block_ids=found, resume=resume, window_start=resume, store_from=end)
+            return Hit(num_found=num_blocks)
+        return Hit(
+            num_blocks=num_blocks,
+            block_ids=found,
+            resume=resume,
+            window_start=resume,
+            store_from=end,
+            num_found=num_blocks,
+        )
 
     def _has_snapshot(self, keys: list[bytes], end: int) -> bool:
         key = _snapshot_key(keys[end // BLOCK_TOKENS - 1])
         return self.snapshots.find(key) is not None or (self._tiers is not None and self._tiers.contains(key))
 
     def _note_save(self, save: Save) -> None:
-        if self._tiers is not None:
+        if self._tiers is not None and not self._tiers.contains(save.key):
             self._saves.append(save)
-
-
 
 
 def _snapshot_key(block_key: bytes) -> bytes:

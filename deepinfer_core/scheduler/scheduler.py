@@ -17,7 +17,7 @@ from deepinfer_core.scheduler.leases import Leases
 from deepinfer_core.scheduler.policy import POLICIES, SchedulingPolicy
 from deepinfer_core.scheduler.prefix_cache import PrefixCache
 from deepinfer_core.scheduler.queues import SortedQueue, by_deadline
-from deepinfer_core.scheduler.sequence import FinishReason, Sequence, SequenceStatus
+from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 from deepinfer_core.scheduler.statistics import SchedulerStatistics, Totals
 from deepinfer_core.scheduler.step_plan import Outcome, SequencePlan, StepKind, StepPlan
 from deepinfer_core.scheduler.stopping import record_tokens
@@ -40,8 +40,9 @@ class Scheduler:
 
     The cycle is ``plan``, execution by the caller, ``apply``, ``take_finished``; sequences may be added and ended at
     any point of it. A step may be planned while one other is in flight, that is, not applied yet; a caller who does so
-    must run steps in the order of their plans. Every sequence that was added comes out of ``take_finished`` exactly once. Nothing here reads a
-    clock or draws a number: the same calls give the same steps. Not safe for threads: one owner makes all calls.
+    must run steps in the order of their plans. Every sequence that was added comes out of ``take_finished`` exactly
+    once. Nothing here reads a clock or draws a number: the same calls give the same steps. Not safe for threads: one
+    owner makes all calls.
 
     Attributes:
         config: The budgets.
@@ -103,6 +104,11 @@ class Scheduler:
     def has_unfinished(self) -> bool:
         return bool(self._unfinished)
 
+    @property
+    def is_full(self) -> bool:
+        """True when as many sequences wait as may; more are refused."""
+        return 0 < self.config.max_num_waiting <= len(self._batcher.waiting)
+
     def statistics(self) -> SchedulerStatistics:
         """A snapshot that later steps do not change."""
         return SchedulerStatistics(
@@ -117,7 +123,7 @@ class Scheduler:
         )
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence.
+        """Queue a new sequence. When the first of a request found a place in the queue, the others find one too.
 
         Raises:
             RequestError: It could never run, its request has an unfinished sequence of the same index, or the queue is
@@ -126,7 +132,8 @@ class Scheduler:
         siblings = self._unfinished.get(sequence.request_id, [])
         if any(sibling.index == sequence.index for sibling in siblings):
             raise RequestError(f"request {sequence.request_id!r} is unfinished already; choose another request id")
-        self.check(sequence)
+        num_waiting = 0 if siblings else len(self._batcher.waiting)
+        admission.check(sequence, self.config, self._memory, num_waiting=num_waiting)
         sequence.arrival = self._num_arrivals
         sequence.max_num_tokens = min(sequence.num_tokens + sequence.max_tokens, self.max_model_len)
         sequence.rank = self._policy.rank(sequence)
@@ -136,7 +143,7 @@ class Scheduler:
         self._batcher.waiting.add(sequence)
 
     def check(self, sequence: Sequence) -> None:
-        """Raise what :meth:`add` would raise because the sequence could never run.
+        """Raise what :meth:`add` would raise for the first sequence of a new request.
 
         Raises:
             RequestError: Every reason, each with the value, the limit and the remedy.
@@ -250,6 +257,7 @@ class Scheduler:
             InternalError: A block or slot leaked.
         """
         self._memory.require_all_free()
+        self.prefix_cache.snapshots.require_all_free()
 
     def _kinds(self, now: float) -> tuple[StepKind, ...]:
         """The kinds of step to try, the policy's choice first."""
@@ -287,7 +295,9 @@ class Scheduler:
             require(fewest <= num_new <= most, f"{num_new} tokens came from {entry.num_tokens} rows of a sequence")
         if entry.holds_memory:
             sequence.end_step(entry.num_tokens, num_new, samples=entry.samples)
-            self.prefix_cache.name_blocks(sequence)
         ending = record_tokens(sequence, outcome) if outcome is not None else None
+        failed = ending is not None and ending[0] is FinishReason.ERROR
+        if entry.holds_memory and not failed:  # the names of accepted drafts need their tokens
+            self.prefix_cache.name_blocks(sequence)
         if ending:
             self.finish(sequence, *ending)

@@ -71,8 +71,8 @@ class Sequence:
         window_start: First position that has window keys, above 0 after a hit that is replayed.
         store_from: Entries that close before this position are in the cache already.
         state_slot: Its state slot, 0 while it has none.
-        num_steps_in_flight: Steps with it that were planned and have not ended. What it holds when it ends is not reused
-            before they have.
+        num_steps_in_flight: Steps with it that were planned and have not ended. What it holds when it ends is not
+            reused before they have.
         num_preemptions: How often it lost its memory.
         finish_reason: Why it ended, None before that.
         stop_reason: The stop token or string that ended it, or what failed, if there is more to say than the reason.

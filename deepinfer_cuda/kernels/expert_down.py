@@ -29,7 +29,7 @@ def expert_down_kernel(
 ):  # fmt: skip
     """One program makes ``BLOCK_N`` channels of the results of one tile; the tiles of the shared expert come first.
 
-    A tile has ``FIRST_M`` rows and a tail: the shortest of ``TAILS`` that its rows need, for the shared expert the last.
+    A tile has ``FIRST_M`` rows and a tail: the shortest of ``TAILS`` that its rows need, or the last (shared expert).
 
     Results lie pair by pair (row by row, slot by slot), those of the shared expert behind them: ``CHANNELS`` of each,
     from ``first_channel`` on, which is a multiple of ``BLOCK_N``.
@@ -73,7 +73,7 @@ def _make_results(
     CHANNELS: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr,
     FIRST_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Results of one tile, which go to their pairs' places, or where there is no order to those that inner rows have."""
+    """Results of one tile. They go to their pairs' places, or where there is no order to those of the inner rows."""
     total, tail = _down(
         inner_ptr, begin, end, words_ptr, scales_ptr, first_channel + block * BLOCK_N, inner_row_stride,
         INNER, FORMAT, FIRST_M, TAIL, BLOCK_N, PARTS,

@@ -31,7 +31,7 @@ def expert_gate_up_kernel(
 ):  # fmt: skip
     """One program makes ``BLOCK_N`` channels of the inner rows of one tile; the tiles of the shared expert come first.
 
-    A tile has ``FIRST_M`` rows and a tail: the shortest of ``TAILS`` that its rows need, for the shared expert the last.
+    A tile has ``FIRST_M`` rows and a tail: the shortest of ``TAILS`` that its rows need, or the last (shared expert).
 
     Inner rows lie in the order of the pairs, those of the shared expert behind them.
     """
@@ -179,14 +179,16 @@ def _store_inner(
 
 @triton.jit
 def _both_rounded(gate, up):
-    """Numbers rounded to bf16, as float32; in between two share a register, of which a tile of 128 rows has none left."""
+    """Numbers rounded to bf16, as float32. In between two share a register: large tiles have none left over."""
     if INTERPRETED:
-        return rounded(gate, tl.bfloat16).to(tl.float32), rounded(up, tl.bfloat16).to(tl.float32)
+        gate, up = rounded(gate, tl.bfloat16).to(tl.float32), rounded(up, tl.bfloat16).to(tl.float32)
     else:
         both = tl.inline_asm_elementwise(
             "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [gate, up], dtype=tl.int32, is_pure=True, pack=1
         )
-        return (both << 16).to(tl.float32, bitcast=True), (both & -65536).to(tl.float32, bitcast=True)
+        gate = (both << 16).to(tl.float32, bitcast=True)
+        up = (both & -65536).to(tl.float32, bitcast=True)
+    return gate, up
 
 
 @triton.jit

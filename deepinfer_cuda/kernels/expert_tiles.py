@@ -49,10 +49,8 @@ def places(begin, end, BLOCK_M: tl.constexpr):
 @triton.jit
 def has_tail(num_rows, number: tl.constexpr, FIRST_M: tl.constexpr, TAILS: tl.constexpr):
     """Whether a tile with so many rows is worked on with tail ``number`` of ``TAILS``, which begin with 0 and grow."""
-    if number == 0:
-        return num_rows <= FIRST_M
-    else:
-        return (num_rows > FIRST_M + TAILS[number - 1]) & (num_rows <= FIRST_M + TAILS[number])
+    FEWER: tl.constexpr = FIRST_M + TAILS[number - 1] if number > 0 else 0
+    return (num_rows > FEWER) & (num_rows <= FIRST_M + TAILS[number])
 
 
 @triton.jit

@@ -70,12 +70,11 @@ def step_words(words_ptrs, scales_ptrs, FORMAT: tl.constexpr):
         scales_ptrs: ``[rows]`` addresses of the step's factors: the exponent field of plane ``p`` in byte ``p``.
         FORMAT: ``"mxfp4"``, of which a word has all four planes, or ``"fp8_block32"``.
     """
-    words = tl.load(words_ptrs)
-    scales = tl.expand_dims(tl.load(scales_ptrs), 1)
-    if FORMAT == "mxfp4":
-        return words, words, scales
-    else:
-        return words, tl.load(words_ptrs + TILE_WORDS), scales
+    first = tl.load(words_ptrs)
+    last = first
+    if FORMAT == "fp8_block32":
+        last = tl.load(words_ptrs + TILE_WORDS)
+    return first, last, tl.expand_dims(tl.load(scales_ptrs), 1)
 
 
 @triton.jit
@@ -85,25 +84,23 @@ def weight_part(first, last, scales, FORMAT: tl.constexpr, PART: tl.constexpr, P
     PLANE: tl.constexpr = PART * (4 // PARTS)
     p0 = _plane(first, last, scales, FORMAT, PLANE)
     if PARTS == 4:
-        return tl.reshape(p0, (ROWS, STEP // 4))
+        numbers = tl.reshape(p0, (ROWS, STEP // 4))
+    elif PARTS == 2:
+        p1 = _plane(first, last, scales, FORMAT, PLANE + 1)
+        numbers = tl.reshape(tl.permute(tl.join(p0, p1), (0, 3, 1, 2)), (ROWS, STEP // 2))
     else:
         p1 = _plane(first, last, scales, FORMAT, PLANE + 1)
-        if PARTS == 2:
-            return tl.reshape(tl.permute(tl.join(p0, p1), (0, 3, 1, 2)), (ROWS, STEP // 2))
-        else:
-            p2 = _plane(first, last, scales, FORMAT, PLANE + 2)
-            p3 = _plane(first, last, scales, FORMAT, PLANE + 3)
-            planes = tl.join(tl.join(p0, p1), tl.join(p2, p3))
-            return tl.reshape(tl.permute(planes, (0, 4, 3, 1, 2)), (ROWS, STEP))
+        p2 = _plane(first, last, scales, FORMAT, PLANE + 2)
+        p3 = _plane(first, last, scales, FORMAT, PLANE + 3)
+        planes = tl.join(tl.join(p0, p1), tl.join(p2, p3))
+        numbers = tl.reshape(tl.permute(planes, (0, 4, 3, 1, 2)), (ROWS, STEP))
+    return numbers
 
 
 @triton.jit
 def channels(x_ptrs, column, left, WHOLE: tl.constexpr):
     """Channels of rows, ``[channels, rows]``; where these may end among them (not ``WHOLE``) zeros from ``left`` on."""
-    if WHOLE:
-        return tl.load(x_ptrs)
-    else:
-        return tl.load(x_ptrs, mask=column < left, other=0.0)
+    return tl.load(x_ptrs) if WHOLE else tl.load(x_ptrs, mask=column < left, other=0.0)
 
 
 @triton.jit
@@ -118,62 +115,62 @@ def product(weights, x, total):
 def _plane(first, last, scales, FORMAT: tl.constexpr, PLANE: tl.constexpr):
     """Numbers of one plane, ``[rows, 16, 2]``."""
     if FORMAT == "mxfp4":
-        return _fp4_plane(first, scales, PLANE)
+        numbers = _fp4_plane(first, scales, PLANE)
     elif PLANE < 2:
-        return _fp8_plane(first, scales, PLANE)
+        numbers = _fp8_plane(first, scales, PLANE)
     else:
-        return _fp8_plane(last, scales, PLANE)
+        numbers = _fp8_plane(last, scales, PLANE)
+    return numbers
 
 
 @triton.jit
 def _fp4_plane(words, scales, PLANE: tl.constexpr):
+    """A plane as the interpreter computes it, and the instructions that do the same."""
     bits = words.to(tl.uint32, bitcast=True)
     if PLANE == 0:
-        if INTERPRETED:
-            return _pairs(bits & 0x81C081C0, scales)
-        else:
-            return _decoded(_FP4_0, words, scales, PLANE)
+        INSTRUCTIONS: tl.constexpr = _FP4_0
+        moved = bits & 0x81C081C0
     elif PLANE == 1:
-        if INTERPRETED:
-            return _pairs(((bits >> 4) | (bits << 28)) & 0x81C081C0, scales >> 8)
-        else:
-            return _decoded(_FP4_1, words, scales, PLANE)
+        INSTRUCTIONS: tl.constexpr = _FP4_1
+        moved = ((bits >> 4) | (bits << 28)) & 0x81C081C0
     elif PLANE == 2:
-        if INTERPRETED:
-            return _pairs((bits << 6) & 0x81C081C0, scales >> 16)
-        else:
-            return _decoded(_FP4_2, words, scales, PLANE)
-    elif INTERPRETED:
-        return _pairs(((bits << 2) & 0x80C080C0) | ((bits >> 6) & 0x01000100), scales >> 24)
+        INSTRUCTIONS: tl.constexpr = _FP4_2
+        moved = (bits << 6) & 0x81C081C0
     else:
-        return _decoded(_FP4_3, words, scales, PLANE)
+        INSTRUCTIONS: tl.constexpr = _FP4_3
+        moved = ((bits << 2) & 0x80C080C0) | ((bits >> 6) & 0x01000100)
+    return _decoded(words, moved, scales, INSTRUCTIONS, PLANE)
 
 
 @triton.jit
 def _fp8_plane(words, scales, PLANE: tl.constexpr):
+    """As :func:`_fp4_plane`."""
     bits = words.to(tl.uint32, bitcast=True)
     if PLANE % 2 == 0:
-        if INTERPRETED:
-            return _pairs(((bits << 8) & 0x80008000) | ((bits << 4) & 0x07F007F0), scales >> (8 * PLANE))
-        else:
-            return _decoded(_FP8_0, words, scales, PLANE)
-    elif INTERPRETED:
-        return _pairs((bits & 0x80008000) | ((bits >> 4) & 0x07F007F0), scales >> (8 * PLANE))
+        INSTRUCTIONS: tl.constexpr = _FP8_0
+        moved = ((bits << 8) & 0x80008000) | ((bits << 4) & 0x07F007F0)
     else:
-        return _decoded(_FP8_1, words, scales, PLANE)
+        INSTRUCTIONS: tl.constexpr = _FP8_1
+        moved = (bits & 0x80008000) | ((bits >> 4) & 0x07F007F0)
+    return _decoded(words, moved, scales, INSTRUCTIONS, PLANE)
 
 
 @triton.jit
-def _decoded(INSTRUCTIONS: tl.constexpr, words, scales, PLANE: tl.constexpr):
-    even, odd = tl.inline_asm_elementwise(
-        INSTRUCTIONS,
-        "=h,=h,r,r",
-        [words, _factor(scales, PLANE)],
-        dtype=(tl.bfloat16, tl.bfloat16),
-        is_pure=True,
-        pack=1,
-    )
-    return tl.join(even, odd)
+def _decoded(words, moved, scales, INSTRUCTIONS: tl.constexpr, PLANE: tl.constexpr):
+    """Numbers of one plane; ``moved`` are the bits where the instructions put them, for the interpreter."""
+    if INTERPRETED:
+        numbers = _pairs(moved, scales >> (8 * PLANE))
+    else:
+        even, odd = tl.inline_asm_elementwise(
+            INSTRUCTIONS,
+            "=h,=h,r,r",
+            [words, _factor(scales, PLANE)],
+            dtype=(tl.bfloat16, tl.bfloat16),
+            is_pure=True,
+            pack=1,
+        )
+        numbers = tl.join(even, odd)
+    return numbers
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Pairs of row and slot, with their weights, in the order of their experts, cut into tiles; beside it, MXFP8 rows as bfloat16."""
+"""Pairs of row and slot with their weights, by expert and cut into tiles; beside it, MXFP8 rows as bfloat16."""
 
 from __future__ import annotations
 

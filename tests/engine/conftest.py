@@ -14,8 +14,14 @@ MakeEngine = Callable[..., Engine]
 
 
 @pytest.fixture(scope="session")
-def llm() -> Iterator[LLM]:
-    with LLM("tiny", accelerator="cpu", max_num_seqs=8) as opened:
+def accelerator(request: pytest.FixtureRequest) -> str:
+    """What the tests of this folder run on: ``--accelerator``, the CPU unless asked otherwise."""
+    return str(request.config.getoption("--accelerator"))
+
+
+@pytest.fixture(scope="session")
+def llm(accelerator: str) -> Iterator[LLM]:
+    with LLM("tiny", accelerator=accelerator, max_num_seqs=8) as opened:
         yield opened
 
 
@@ -26,9 +32,9 @@ def opened(llm: LLM) -> OpenedModel:
 
 
 @pytest.fixture(scope="session")
-def opened_f32() -> OpenedModel:
+def opened_f32(accelerator: str) -> OpenedModel:
     """The tiny model in float32, where one more row in a step moves no rounding."""
-    return open_model("tiny", accelerator="cpu", numerics="f32")
+    return open_model("tiny", accelerator=accelerator, numerics="f32")
 
 
 @pytest.fixture(scope="session")

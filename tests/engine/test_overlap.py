@@ -20,8 +20,8 @@ def requests(llm: LLM, count: int) -> list[tuple[list[int], SamplingParams]]:
     """All that looks at what was generated before: stops, penalties, bad words, minimum lengths, several answers."""
     source = random.Random(3)
     kinds = [
-        {"temperature": 0.0},
-        {"temperature": 0.9, "top_p": 0.9, "seed": 5},
+        {"temperature": 0.0, "ignore_eos": True},
+        {"temperature": 0.9, "top_p": 0.9, "seed": 5, "ignore_eos": True},
         {"temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.4, "seed": 1},
         {"temperature": 0.0, "stop": ["3", "e "]},
         {"temperature": 1.0, "min_tokens": 1, "seed": 2},

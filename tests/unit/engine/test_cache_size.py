@@ -76,24 +76,24 @@ def test_workspace_and_slots_are_taken_off_before_the_share(model: BoundModel) -
     block = model.layout.bytes_per_block
     free = needed(model) + 40 * block
 
-    assert num_cache_blocks(on(model, free), CONFIG, 1024) == 10
-    assert num_cache_blocks(on(model, free + 40 * block), CONFIG, 1024) == 20
+    assert num_cache_blocks(on(model, free), CONFIG, 1024, 4) == 10
+    assert num_cache_blocks(on(model, free + 40 * block), CONFIG, 1024, 4) == 20
 
 
 def test_all_ops_that_state_their_workspace_leave_more_to_the_cache(model: BoundModel) -> None:
     stated = [replace(op, workspace=lambda _: 0) for op in model.ops]
     free = needed(model) + 20 * model.layout.bytes_per_block
 
-    assert num_cache_blocks(replace(on(model, free), ops=tuple(stated)), CONFIG, 1024) == 18
+    assert num_cache_blocks(replace(on(model, free), ops=tuple(stated)), CONFIG, 1024, 4) == 18
 
 
 def test_no_more_blocks_than_all_sequences_need(model: BoundModel) -> None:
-    assert num_cache_blocks(on(model, 1 << 40), CONFIG, 1024) == 4 * 8
+    assert num_cache_blocks(on(model, 1 << 40), CONFIG, 1024, 4) == 4 * 8
 
 
 def test_memory_without_room_for_a_block_is_refused_with_needed_and_free(model: BoundModel) -> None:
     with pytest.raises(CapacityError) as caught:
-        num_cache_blocks(on(model, needed(model)), CONFIG, 1024)
+        num_cache_blocks(on(model, needed(model)), CONFIG, 1024, 4)
 
     text = str(caught.value)
     total = (needed(model) + model.layout.bytes_per_block) / GIB
@@ -107,7 +107,7 @@ def test_size_that_was_asked_for_is_taken_with_a_warning(model: BoundModel, capl
     config = replace(CONFIG, kv_cache_memory_gib=16 * model.layout.bytes_per_block / GIB)
 
     with caplog.at_level(logging.WARNING):
-        blocks = num_cache_blocks(on(model, needed(model)), config, 1024)
+        blocks = num_cache_blocks(on(model, needed(model)), config, 1024, 4)
 
     assert blocks == 16
     assert "GiB are needed besides the weights" in caplog.text
