@@ -232,8 +232,8 @@ def _trigger(value: Any, problems: list[str]) -> tuple[int, ...]:
     if value is None:
         return ()
     is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-    found = tuple(cast(Iterable[Any], value)) if is_list else (None,)
-    if not all(_is_token(token) for token in found):
+    found = tuple(cast(Iterable[Any], value)) if is_list else ()
+    if not is_list or not all(_is_token(token) for token in found):
         problems.append(f"trigger_token_ids={reprlib.repr(value)} must be a list of token ids, integers from 0")
         return ()
     if len(found) > MAX_TRIGGER_TOKENS:

@@ -16,8 +16,8 @@ from deepinfer_cuda.scratch import SCRATCH_BYTES, most_rows, piece_bytes, row_pi
 _RESULT_BYTES = SCRATCH_BYTES // 4
 _ROW_BYTES = SCRATCH_BYTES - _RESULT_BYTES
 _BF16 = 2
-_PLACE_BYTES = 5
-"""A pair's place in the order, and its part in the list of tiles, which have 16 rows or more: three numbers each."""
+_PLACE_BYTES = 9
+"""A pair's place in the order, its weight there, and its part in the list of tiles: three numbers for 16 rows."""
 _EXPERT_BYTES = 12
 """The list of tiles has one entry of three numbers for each expert besides."""
 _BLOCK = 256

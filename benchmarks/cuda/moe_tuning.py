@@ -4,8 +4,8 @@
     python benchmarks/cuda/moe_tuning.py --profile NAME --rows 4096     # one layer, for ncu
 
 Needs a GPU. All kernels are compiled first, in several processes. The tile of 16 rows is compared with the op's
-definition, every variant bit by bit with that tile. A line is one variant, a column a number of rows. When the seconds are
-over, what is left is not measured.
+definition, every variant bit by bit with that tile. A line is one variant, a column a number of rows. When the seconds
+are over, what is left is not measured.
 """
 
 from __future__ import annotations

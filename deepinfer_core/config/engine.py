@@ -31,7 +31,7 @@ class EngineConfig:
         load_format: ``auto`` reads the weights, ``dummy`` makes random ones.
         weight_copies: What a backend may keep of quantised weights for speed: ``dense`` copies, only the ``packed``
             codes of the checkpoint, which take a half to an eighth of that memory, or ``auto`` for the backend's
-            own choice. The results are the same.
+            own choice. The numbers that are multiplied are the same.
         max_model_len: Longest sequence in tokens, prompt and output; 0 takes the model's maximum.
         max_num_seqs: Sequences that run at once.
         max_num_batched_tokens: Rows of one step.

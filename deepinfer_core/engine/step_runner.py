@@ -5,7 +5,8 @@ Nothing here waits for the device but :class:`LaunchedStep` when it is asked for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -114,7 +115,8 @@ class LaunchedStep:
 class StepRunner:
     """Launches planned steps of one model; knows requests only as what they ask.
 
-    An exception concerns the whole step.
+    An exception concerns the whole step. Where every op is native, waiting for the device inside a launch is one: it
+    would cost what overlap wins. References may wait.
     """
 
     def __init__(
@@ -132,6 +134,9 @@ class StepRunner:
         self._executor = executor
         self._transfer = transfer
         self._feeds_back = feeds_back
+        self._without_waiting: Callable[[], AbstractContextManager[None]] = (
+            nullcontext if model.report.counts["reference"] else model.device.no_sync
+        )
 
     def launch(self, plan: StepPlan, requests: Mapping[str, Request]) -> LaunchedStep:
         """Launch the forward passes of a step, and the scores of its prompts.
@@ -140,7 +145,7 @@ class StepRunner:
             plan: What to run.
             requests: By id; all of the plan are there.
         """
-        with self._model.device.no_sync():
+        with self._without_waiting():
             last_rows: list[Tensor] = []
             launched = LaunchedStep(plan=plan, hidden=torch.empty(0))
             self._transfer.write(plan.loads)
@@ -169,7 +174,7 @@ class StepRunner:
         launched.sampled = tuple(entries[number] for number in alive)
         if not alive:
             return
-        with self._model.device.no_sync():
+        with self._without_waiting():
             hidden = launched.hidden if len(alive) == len(entries) else self._select(launched.hidden, alive)
             logits = self._executor.logits(hidden).float()
             rows = [requests[e.sequence.request_id].sampling_row(e.sequence.index) for e in launched.sampled]

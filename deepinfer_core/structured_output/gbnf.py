@@ -44,8 +44,9 @@ class _Token:
 
 
 def is_gbnf(text: str) -> bool:
-    """True if rules are written with ``::=``; otherwise the grammar is taken as Lark."""
-    return re.search(r"^\s*[A-Za-z_][A-Za-z0-9_-]*\s*::=", text, re.MULTILINE) is not None
+    """True if rules are written with ``::=`` and none is Lark's ``start:``; otherwise the grammar is taken as Lark."""
+    is_lark = re.search(r"^\s*(%llguidance\b|\??start\s*:(?!:))", text, re.MULTILINE)
+    return is_lark is None and re.search(r"[A-Za-z_][A-Za-z0-9_-]*\s*::=", text) is not None
 
 
 def gbnf_to_lark(text: str) -> str:

@@ -209,11 +209,12 @@ class _Reader:
         counts = self._counts(self.at)
         if counts is None:
             return ""
+        start = self.at
         low, high, self.at = counts
         if max(low, high or 0) > MAX_REPEAT:
-            self._fail(f"a repeat of more than {MAX_REPEAT}")
+            self._fail(f"a repeat of more than {MAX_REPEAT}", start)
         if high is not None and high < low:
-            self._fail(f"a repeat of {low} to {high}, which is empty")
+            self._fail(f"a repeat of {low} to {high}, which is empty", start)
         return f"{{{low}}}" if high == low else f"{{{low},{'' if high is None else high}}}"
 
     def _counts(self, at: int) -> tuple[int, int | None, int] | None:

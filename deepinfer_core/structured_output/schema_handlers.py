@@ -217,7 +217,9 @@ def _multiple_of(walker: Walker, place: Place) -> None:
     if not values.is_exact(divisor):
         walker.unenforced(place, values.NUMBER_RULE)
     elif not values.have_common_multiple({*walker.divisors, divisor}):
-        walker.unenforced(place, "the divisors of a schema must have a common multiple below 2^32")
+        walker.unenforced(
+            place, f"the divisors of a schema must have a common multiple below {values.LARGEST_MULTIPLE}"
+        )
     else:
         walker.divisors.add(divisor)
         place.out["multipleOf"] = divisor

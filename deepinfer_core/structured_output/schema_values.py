@@ -14,7 +14,8 @@ NUM_DIGITS = 15
 SMALLEST_NUMBER = 1e-15
 """Closer to zero than this only zero is written."""
 NUMBER_RULE = f"numbers are exact from {SMALLEST_NUMBER:g} to 2^53, fractions to {NUM_DIGITS} digits; stay within that"
-_LARGEST_MULTIPLE = 2**32
+LARGEST_MULTIPLE = 100_000
+"""Divisors become automata with a state for each remainder."""
 _UP = decimal.Context(prec=NUM_DIGITS, rounding=decimal.ROUND_CEILING)
 _DOWN = decimal.Context(prec=NUM_DIGITS, rounding=decimal.ROUND_FLOOR)
 
@@ -141,10 +142,10 @@ def truncations(bound: float) -> list[float]:
 
 
 def have_common_multiple(divisors: Collection[float]) -> bool:
-    """True if the least common multiple of these numbers, in units of their last decimal, fits the compiler's words."""
+    """True if the least common multiple of these numbers, in units of their last decimal, is small."""
     exact = [_decimal(divisor).normalize() for divisor in divisors]
     places = max(0, *(-int(value.as_tuple().exponent) for value in exact))
-    return math.lcm(*(int(value.scaleb(places)) for value in exact)) < _LARGEST_MULTIPLE
+    return math.lcm(*(int(value.scaleb(places)) for value in exact)) < LARGEST_MULTIPLE
 
 
 def _decimal(value: float) -> decimal.Decimal:

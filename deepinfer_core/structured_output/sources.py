@@ -56,7 +56,7 @@ def grammar_source(params: StructuredOutputsParams, validate: Validate) -> Gramm
 
 def shortened(message: str) -> str:
     """The compiler's message without the dump of its state, cut to a length that fits a line or two."""
-    text = message.partition("\n<state>")[0].strip()
+    text = message.partition("\n<")[0].strip()
     return text if len(text) <= _ERROR_CHARACTERS else f"{text[:_ERROR_CHARACTERS]}..."
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from collections import Counter
+from itertools import chain
+from operator import attrgetter
 
 from deepinfer_core.config.architecture import BLOCK_TOKENS
 from deepinfer_core.scheduler.block_pool import BlockPool
 from deepinfer_core.scheduler.scheduler import Scheduler
 from deepinfer_core.scheduler.sequence import Sequence, SequenceStatus
 from deepinfer_core.scheduler.step_plan import StepPlan
+from tests.simulation.null_executor import WINDOW, NullExecutor
+
+_COUNTS_OF_MEMORY = attrgetter(
+    "num_computed_tokens", "num_planned_tokens", "num_pending_tokens", "state_slot", "store_from", "window_start"
+)
+"""What is 0 for a sequence without memory."""
 
 
 def check_plan(plan: StepPlan, scheduler: Scheduler) -> None:
@@ -42,6 +50,26 @@ def check_plan(plan: StepPlan, scheduler: Scheduler) -> None:
     assert all(entry.num_tokens == 1 or not entry.is_pending for entry in plan.decodes)
     assert all(entry.is_prefill and not entry.is_pending for entry in plan.prefills)
     assert not any(entry.is_prefill for entry in plan.decodes)
+    _check_copies(plan, scheduler)
+
+
+def _check_copies(plan: StepPlan, scheduler: Scheduler) -> None:
+    """Loads and restores go to memory of sequences that begin in this step, snapshots to places of their own."""
+    blocks, snapshots = scheduler._memory.blocks, scheduler.prefix_cache.snapshots
+    slots = {entry.sequence.state_slot: entry for entry in plan.entries}
+    fresh = {block_id for entry in plan.prefills for block_id in entry.sequence.block_ids}
+    for load in plan.loads:
+        assert load.place in (slots if load.is_slot else fresh)
+        assert load.is_slot or (blocks.num_references(load.place) == 1 and load.place not in blocks._keys)
+    filled = [load.place for load in plan.loads if load.is_slot] + [to for _, to in plan.restores]
+    assert len(set(filled)) == len(filled)
+    assert all(slots[slot].start == slots[slot].store_from > 0 == slots[slot].window_start for slot in filled)
+    assert all(source in range(snapshots._first, snapshots._first + snapshots.size) for source, _ in plan.restores)
+    taken = [to for _, to in plan.snapshots]
+    assert len(set(taken)) == len(taken)
+    assert all(snapshots.num_references(slot) == 1 and slot not in snapshots._keys for slot in taken)
+    ends = [slots[source].start + slots[source].num_tokens for source, _ in plan.snapshots]
+    assert not any(end % BLOCK_TOKENS for end in ends)
 
 
 def check_in_flight(plan: StepPlan, scheduler: Scheduler) -> None:
@@ -65,10 +93,9 @@ def check_state(scheduler: Scheduler) -> None:
     _check_order(running)
     registered = chain.from_iterable(scheduler._unfinished.values())
     assert {*registered} == {*waiting, *running} == {*scheduler._deadlines}
-    for sequence in waiting:
-        assert sequence.status is SequenceStatus.WAITING
-        assert (sequence.num_computed_tokens, sequence.block_ids, sequence.state_slot) == (0, [], 0)
-        assert (sequence.num_planned_tokens, sequence.num_pending_tokens) == (0, 0)
+    assert [*map(attrgetter("status"), waiting)].count(SequenceStatus.WAITING) == len(waiting)
+    assert {*map(_COUNTS_OF_MEMORY, waiting)} <= {(0,) * 6}
+    assert not any(map(attrgetter("block_ids"), waiting))
     for sequence in running:
         assert 0 <= sequence.num_computed_tokens <= len(sequence.block_ids) * BLOCK_TOKENS
         assert sequence.num_computed_tokens <= sequence.num_planned_tokens
@@ -85,18 +112,38 @@ def check_state(scheduler: Scheduler) -> None:
         memory.blocks, [b for s in holders for b in s.block_ids], [b for lease in leases for b in lease.block_ids]
     )
     _check_pool(memory.slots, [s.state_slot for s in holders], [lease.state_slot for lease in leases])
+    taking = [slot for taken in scheduler._taking.values() for _, slot in taken]
+    _check_pool(scheduler.prefix_cache.snapshots, taking, [])
+    assert not memory.slots._keys
+    assert not any(slot in scheduler.prefix_cache.snapshots._keys for slot in taking)
+
+
+def check_names(scheduler: Scheduler, executor: NullExecutor) -> None:
+    """Whatever has a name holds what the name stands for, in each moment in which it can be found."""
+    for block_id, key in scheduler._memory.blocks._keys.items():
+        assert executor.contents(block_id, is_slot=False) == executor.meaning.get(key)
+    for slot, key in scheduler.prefix_cache.snapshots._keys.items():
+        position, tokens, first = executor.contents(slot, is_slot=True)
+        assert [position, tokens] == list(executor.meaning.get(key, ()))[:2]
+        assert first <= max(position + 1 - WINDOW, 0)
 
 
 def _check_order(queue: list[Sequence]) -> None:
-    assert all(one.rank < other.rank for one, other in pairwise(queue))
+    ranks = [sequence.rank for sequence in queue]
+    assert ranks == sorted(ranks)
+    assert len(set(ranks)) == len(ranks)
 
 
 def _check_pool(pool: BlockPool, owned: list[int], leased: list[int]) -> None:
-    """Nothing has two owners, every reference is accounted for, and the rest is free."""
-    assert len(set(owned)) == len(owned)
-    references = [0] * (pool.size + 1)
+    """Nothing without a name has two owners, every reference is accounted for, and the rest is free."""
+    shared = {block_id for block_id, count in Counter(owned).items() if count > 1}
+    assert shared <= pool._keys.keys()
+    references = [0] * (pool._first + pool.size)
     for block_id in owned + leased:
         references[block_id] += 1
-    assert references[0] == 0
+    assert not any(references[: pool._first])
     assert pool._references == references
-    assert sorted(pool._free) == [block_id for block_id, count in enumerate(references) if block_id and not count]
+    free = [block_id for block_id, count in enumerate(references) if block_id >= pool._first and not count]
+    assert sorted(pool._free) == [block_id for block_id in free if block_id not in pool._keys]
+    assert sorted(pool._kept) == [block_id for block_id in free if block_id in pool._keys]
+    assert pool._named == {key: block_id for block_id, key in pool._keys.items()}

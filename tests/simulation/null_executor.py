@@ -45,7 +45,7 @@ class NullExecutor:
     tokens that it has seen, and knows from where on it has window keys. Loads, restores and snapshots copy contents.
     Memory that was handed to another sequence, shared with one that begins otherwise, written out of order or not at
     all, restored from the wrong place or missing in a plan fails here, as it would give wrong tokens on a device. So
-    does a write into a block that has a name, because others may read it.
+    does a write into a block that has a name, because others may read it, and two writers of a block in one step.
 
     Attributes:
         meaning: What a name stands for, worked out here a second time: the entries of a block, or a state slot.
@@ -80,6 +80,7 @@ class NullExecutor:
         self._copy(plan.restores)
         outcomes = [outcome for entry in plan.entries if (outcome := self._run(entry, written)) is not None]
         self._copy(plan.snapshots)
+        assert len({block_id for block_id, *_ in written}) == len(written)
         return outcomes
 
     def end(self, plan: StepPlan) -> None:
@@ -103,7 +104,7 @@ class NullExecutor:
 
     def contents(self, place: int, *, is_slot: bool) -> list[int] | Slot:
         """What a block or a state slot holds."""
-        return self._slots[place] if is_slot else self._blocks[place]
+        return self._slots.get(place, EMPTY) if is_slot else self._blocks.get(place, [])
 
     def payload(self, place: int, *, is_slot: bool) -> bytes:
         """The same as a copy for an outer tier."""
@@ -119,7 +120,7 @@ class NullExecutor:
 
     def _copy(self, pairs: Iterable[tuple[int, int]]) -> None:
         for source, destination in pairs:
-            self._slots[destination] = self._slots[source]
+            self._slots[destination] = self._slots.get(source, EMPTY)
 
     def _run(self, entry: SequencePlan, written: list[tuple[int, int, int]]) -> Outcome | None:
         """Rows of one sequence; drafts that are rejected leave garbage behind the last good row."""
@@ -148,7 +149,7 @@ class NullExecutor:
         start, floor = entry.start, entry.window_start
         assert floor <= start
         if start > floor:
-            position, prefix, first = self._slots[entry.sequence.state_slot]
+            position, prefix, first = self._slots.get(entry.sequence.state_slot, EMPTY)
             assert (position, prefix) == (start, prefixes[start])
             assert first <= max(start + 1 - WINDOW, floor)
         else:
@@ -165,7 +166,7 @@ class NullExecutor:
             stop = min((place + 1) * BLOCK_TOKENS, end)
             values = prefixes[position + 1 : min(stop, good_end) + 1]
             block_id, high = entry.sequence.block_ids[place], low + stop - position
-            assert not self._pool.is_named(block_id)
+            assert block_id not in self._pool._keys
             block = self._blocks.setdefault(block_id, [0] * BLOCK_TOKENS)
             block[low:high] = values + [GARBAGE] * (high - low - len(values))
             written.append((block_id, low, high))
@@ -175,7 +176,7 @@ class NullExecutor:
         """Rows read the entries of all positions up to their own."""
         for place in range(-(-end // BLOCK_TOKENS)):
             expected = prefixes[place * BLOCK_TOKENS + 1 : min((place + 1) * BLOCK_TOKENS, end) + 1]
-            assert self._blocks[sequence.block_ids[place]][: len(expected)] == expected
+            assert self._blocks.get(sequence.block_ids[place], [])[: len(expected)] == expected
 
     def _prefixes(self, sequence: Sequence, end: int) -> list[int]:
         """What stands for the tokens before each position up to ``end``."""

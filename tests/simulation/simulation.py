@@ -9,14 +9,17 @@ from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from deepinfer_core.config.prefix_cache import PrefixCacheConfig
 from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.errors import RequestError
 from deepinfer_core.scheduler.leases import Lease
 from deepinfer_core.scheduler.policy import SchedulingPolicy
+from deepinfer_core.scheduler.prefix_cache import PrefixCounters
 from deepinfer_core.scheduler.scheduler import Scheduler
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 from deepinfer_core.scheduler.step_plan import Outcome, StepPlan
-from tests.simulation.invariants import check_in_flight, check_plan, check_state
+from tests.simulation.invariants import check_in_flight, check_names, check_plan, check_state
+from tests.simulation.lossy_tier import LossyTier
 from tests.simulation.null_executor import NullExecutor
 from tests.simulation.workload import Arrival
 
@@ -53,6 +56,8 @@ class Report:
         longest_at_front: Steps that one sequence was the first in the waiting queue without a break.
         most_overtaken: Later arrivals that were first admitted before one sequence was.
         trace: What ran, step by step, as a number.
+        prefixes: What the prefix cache counted.
+        num_evictions: Names that were lost to other contents, of blocks and of snapshots.
     """
 
     num_steps: int = 0
@@ -63,6 +68,8 @@ class Report:
     longest_at_front: int = 0
     most_overtaken: int = 0
     trace: int = 0
+    prefixes: PrefixCounters = field(default_factory=PrefixCounters)
+    num_evictions: tuple[int, int] = (0, 0)
 
 
 class Simulation:
@@ -77,18 +84,42 @@ class Simulation:
         seed: int,
         troubles: Troubles,
         policy: SchedulingPolicy | None = None,
+        prefix_cache: PrefixCacheConfig | None = None,
+        num_outer: int = 0,
     ) -> None:
+        """Prepare a run.
+
+        Args:
+            config: Budgets.
+            arrivals: The workload.
+            num_blocks: Size of the cache.
+            seed: Of everything that is random but the workload.
+            troubles: What goes wrong.
+            policy: Another one than the budgets name.
+            prefix_cache: None for none.
+            num_outer: Payloads that an outer tier of the prefix cache holds; 0 for no tier.
+        """
         self.rng = random.Random(seed)
         self.scheduler = Scheduler(
-            config, num_blocks=num_blocks, num_state_slots=config.max_num_seqs * 6 // 5, policy=policy
+            config,
+            num_blocks=num_blocks,
+            num_state_slots=config.max_num_seqs * 6 // 5,
+            policy=policy,
+            prefix_cache=prefix_cache,
         )
         self.report = Report()
+        self.outputs: dict[tuple[str, int], list[int]] = {}
+        self._tier = LossyTier(random.Random(seed), num_outer) if num_outer else None
+        if self._tier is not None:
+            self.scheduler.prefix_cache.attach(self._tier)
         self._arrivals = {arrival.request_id: arrival for arrival in arrivals}
         self._coming = list(reversed(arrivals))
         self._aborts: list[tuple[float, str]] = []
         self._troubles = troubles
         fails_at = {arrival.request_id: arrival.fails_at for arrival in arrivals if arrival.fails_at >= 0}
-        self._executor = NullExecutor(self.rng, fails_at, troubles.num_drafts)
+        self._executor = NullExecutor(
+            self.rng, fails_at, troubles.num_drafts, self.scheduler._memory.blocks
+        )
         self._accepted: set[tuple[str, int]] = set()
         self._ended: set[tuple[str, int]] = set()
         self._in_flight: deque[tuple[StepPlan, Collection[Outcome]]] = deque()
@@ -111,7 +142,10 @@ class Simulation:
         self.scheduler.plan(math.inf)
         self.scheduler.require_all_free()
         assert self._ended == self._accepted
+        cache, blocks = self.scheduler.prefix_cache, self.scheduler._memory.blocks
         self.report.num_preemptions = self.scheduler.statistics().num_preemptions
+        self.report.prefixes = cache.counters
+        self.report.num_evictions = blocks.num_evictions, cache.snapshots.num_evictions
         return self.report
 
     def _arrive(self) -> None:
@@ -155,12 +189,26 @@ class Simulation:
         gone = [(e.sequence, e.sequence.num_tokens) for e in plan.entries if e.sequence.is_finished]
         if self.rng.random() < self._troubles.step_fails:
             while self._in_flight:
-                self.scheduler.cancel(self._in_flight.pop()[0])
-            self.scheduler.cancel(plan)
+                self._cancel(self._in_flight.pop()[0])
+            self._cancel(plan)
         else:
+            self._executor.end(plan)
             self.scheduler.apply(plan, outcomes)
         check_state(self.scheduler)
+        check_names(self.scheduler, self._executor)
+        self._save()
         assert all(sequence.num_tokens == num_tokens for sequence, num_tokens in gone)
+
+    def _cancel(self, plan: StepPlan) -> None:
+        self._executor.fail(plan)
+        self.scheduler.cancel(plan)
+
+    def _save(self) -> None:
+        """Copy what was named to the outer tier."""
+        saves = self.scheduler.prefix_cache.take_saves()
+        assert self._tier is not None or not saves
+        for save in saves if self._tier is not None else ():
+            self._tier.put(save.key, self._executor.payload(save.place, is_slot=save.is_slot))
 
     def _transfer(self, plan: StepPlan) -> None:
         """Start a transfer now and then; it is acknowledged early, late or never."""
@@ -178,6 +226,8 @@ class Simulation:
             self._ended.add(key)
             self._never_admitted.pop(sequence.arrival, None)
             self._arrivals[sequence.request_id].check(sequence, self.scheduler.max_model_len)
+            self._executor.forget(sequence)
+            self.outputs[key] = sequence.output_token_ids
             assert sequence.finish_reason is not None
             self.report.finished[sequence.finish_reason] += 1
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 
@@ -26,24 +27,30 @@ class Arrival:
     Attributes:
         time: When it is added.
         request_id: Its name.
-        num_prompt_tokens: Length of its prompt.
+        prompt: Its prompt.
         max_tokens: Output at most.
         num_sequences: Answers that it wants.
         priority: Lower is earlier.
         abort_at: When the caller gives it up.
         deadline: When it must end.
         fails_at: Position whose logits are broken, or -1.
+        cache_root: Whose cached prefixes it may use; nobody's when empty.
     """
 
     time: float
     request_id: str
-    num_prompt_tokens: int
+    prompt: tuple[int, ...]
     max_tokens: int
     num_sequences: int
     priority: int
     abort_at: float
     deadline: float
     fails_at: int
+    cache_root: bytes = b""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt)
 
     def sequences(self) -> list[Sequence]:
         """What the scheduler gets."""
@@ -51,11 +58,13 @@ class Arrival:
             Sequence(
                 request_id=self.request_id,
                 index=index,
-                prompt_token_ids=[token_at(self.request_id, 0, p) or 1 for p in range(self.num_prompt_tokens)],
+                prompt_token_ids=self.prompt,
                 max_tokens=self.max_tokens,
                 eos_token_id=EOS,
                 priority=self.priority,
                 deadline=self.deadline,
+                arrival_time=self.time,
+                cache_root=self.cache_root,
             )
             for index in range(self.num_sequences)
         ]
@@ -96,7 +105,7 @@ def arrivals(
             Arrival(
                 time=time,
                 request_id=f"r{number}",
-                num_prompt_tokens=num_prompt_tokens,
+                prompt=tuple(token_at(f"r{number}", 0, p) or 1 for p in range(num_prompt_tokens)),
                 max_tokens=max_tokens,
                 num_sequences=rng.choice((1,) * 18 + (2, 3)),
                 priority=rng.choice((-1, 0, 0, 0, 0, 1)),
@@ -106,3 +115,47 @@ def arrivals(
             )
         )
     return found
+
+
+ROOTS = (b"one model......." , b"another adapter.")
+SYSTEM_PROMPT_LENGTHS = (70, 150, 300, 384)
+
+
+def conversations(
+    rng: random.Random, count: int, *, per_step: float, longest_prompt: int, longest_output: int
+) -> list[Arrival]:
+    """The same requests with prompts that share beginnings.
+
+    A prompt is a system prompt and something new; or an earlier prompt with its output and something new; or just an
+    earlier prompt, with another end at times. Some may not use the prefix cache, or use that of another adapter.
+    """
+    found: list[Arrival] = []
+    systems = [tuple(rng.randrange(1, VOCAB_SIZE) for _ in range(length)) for length in SYSTEM_PROMPT_LENGTHS]
+    for arrival in arrivals(
+        rng, count, per_step=per_step, longest_prompt=longest_prompt, longest_output=longest_output
+    ):
+        before, choice = rng.choice(found) if found else None, rng.random()
+        if before is None or choice < 0.4:
+            start = rng.choice(systems)
+        elif choice < 0.8:
+            start = before.prompt + answer(before)
+        else:
+            start = before.prompt[: rng.choice((len(before.prompt), rng.randint(1, len(before.prompt))))]
+        more = arrival.prompt[: rng.choice((0, len(arrival.prompt)))] if before else arrival.prompt
+        prompt = (start + more)[:longest_prompt]
+        found.append(
+            replace(
+                arrival,
+                prompt=prompt,
+                cache_root=rng.choice((b"", ROOTS[1], *ROOTS[:1] * 14)),
+                fails_at=len(prompt) + rng.randrange(arrival.max_tokens) if arrival.fails_at >= 0 else -1,
+            )
+        )
+    return found
+
+
+def answer(arrival: Arrival) -> tuple[int, ...]:
+    """The output of a request if nothing goes wrong, without the end of text."""
+    positions = range(arrival.num_prompt_tokens, arrival.num_prompt_tokens + arrival.max_tokens)
+    tokens = (token_at(arrival.request_id, 0, p) for p in positions)
+    return tuple(takewhile(lambda token: token != EOS, tokens))

@@ -84,7 +84,7 @@ def test_a_mistake_is_the_request_s_own() -> None:
     right = compiler.compile(params(regex="a"))
 
     for _ in range(2):  # the second time from the cache
-        with pytest.raises(RequestError, match="at character 0: .* look-ahead"):
+        with pytest.raises(RequestError, match=r"at character 0: .* look-ahead"):
             compiler.compile(params(regex="(?=a)b")).result()
     with pytest.raises(RequestError):
         wrong.matcher()

@@ -128,7 +128,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"minimum": 2**60}, "#", "minimum"),
     ({"exclusiveMaximum": 1e-20}, "#", "exclusiveMaximum"),
     ({"multipleOf": 1e-20}, "#", "multipleOf"),
-    ({"multipleOf": 2**31 - 1, "items": {"multipleOf": 2**31 - 19}}, "#/items", "multipleOf"),
+    ({"multipleOf": 997, "items": {"multipleOf": 991}}, "#/items", "multipleOf"),
     ({"$ref": "https://example.org/schema"}, "#", "$ref"),
     ({"$ref": "#name", "$defs": {"a": {"$anchor": "name"}}}, "#", "$ref"),
     ({"properties": {"a": {"$id": "x"}}}, "#/properties/a", "$id"),

@@ -10,7 +10,7 @@ import pytest
 from deepinfer_core.errors import RequestError
 from deepinfer_core.structured_output.gbnf import gbnf_to_lark
 from deepinfer_core.structured_output.pattern import MAX_DEPTH, PatternError, search, whole_match
-from tests.structured_output.workshop import EOS, accepts, allowed, compiled, matcher, token_bytes, tokens_of, walk
+from tests.structured_output.workshop import EOS, accepts, allowed, compiled, matcher, token_bytes, tokens_of
 
 ADDRESS = r"((25[0-5]|(2[0-4]|1\d|[1-9]|)\d)\.){3}(25[0-5]|(2[0-4]|1\d|[1-9]|)\d)"
 
@@ -194,7 +194,8 @@ def test_grammar_is_refused_with_position_and_reason(grammar: str, message: str)
 
 
 def test_lark_grammar_with_a_schema_inside() -> None:
-    grammar = 'start: "<" %json {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]} ">" TAIL\nTAIL: /"%json"?/ // %json'
+    schema = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
+    grammar = f'start: "<" %json {schema} ">" TAIL\nTAIL: /"%json"?/ // %json'
     form = compiled(grammar=grammar)
 
     assert accepts(form, '<{"a": 1}>"%json"')
@@ -266,10 +267,3 @@ def test_blanks_come_to_an_end() -> None:
         token = EOS if EOS in allowed(found) else token
         assert found.accept(token)
         assert num_blanks <= 5 * 21
-
-
-def test_draft_of_a_walk_is_never_outside() -> None:
-    rng = np.random.default_rng(1)
-    one = walk(matcher(json_object=True), rng)
-
-    assert one.is_finished

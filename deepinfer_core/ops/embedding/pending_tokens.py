@@ -63,8 +63,9 @@ def remember_tokens(
         slots: State slot of each one's sequence, all distinct; -1 skips the row.
         latest: Written in place; other slots keep their tokens.
     """
-    kept = slots >= 0
-    latest[slots[kept].long()] = token_ids[kept]
+    room = torch.cat([latest, latest.new_zeros(1)])  # whose last place takes the rows that are skipped
+    room[torch.where(slots < 0, len(latest), slots).long()] = token_ids
+    latest.copy_(room[:-1])
 
 
 def _step(draw: Draw, rows: list[int], pending: list[bool]) -> dict[str, Any]:

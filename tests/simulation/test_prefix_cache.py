@@ -1,0 +1,110 @@
+"""The prefix cache under the same load: shared beginnings, aborts, preemption, failures, steps in flight."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from deepinfer_core.config.prefix_cache import PrefixCacheConfig
+from deepinfer_core.config.scheduler import SchedulerConfig
+from deepinfer_core.scheduler.sequence import FinishReason
+from tests.simulation.simulation import Report, Simulation, Troubles
+from tests.simulation.workload import conversations
+
+EXACT = PrefixCacheConfig(mode="exact", num_snapshots=24)
+TROUBLES = Troubles(step_fails=0.01, overlap=0.9)
+SEED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A prefix cache and what it has to live with.
+
+    Attributes:
+        prefix_cache: Mode and sizes.
+        least_hit_rate: Part of the tokens that is found at least.
+        config: Budgets that differ from those of the others.
+        num_blocks: Size of the cache.
+        per_step: Requests that arrive in the time of a step.
+        num_outer: Payloads in an outer tier.
+        troubles: What goes wrong.
+    """
+
+    prefix_cache: PrefixCacheConfig
+    least_hit_rate: float
+    config: dict[str, Any]
+    num_blocks: int = 60
+    per_step: float = 0.3
+    num_outer: int = 0
+    troubles: Troubles = TROUBLES
+
+
+SCENARIOS = {
+    "exact": Scenario(prefix_cache=EXACT, least_hit_rate=0.3, config={}),
+    "bounded": Scenario(
+        prefix_cache=PrefixCacheConfig(mode="bounded", keep_tokens=140), least_hit_rate=0.2, config={}
+    ),
+    "bounded_with_states": Scenario(
+        prefix_cache=PrefixCacheConfig(mode="bounded", num_snapshots=8),
+        least_hit_rate=0.3,
+        config={"step_policy": "mixed", "max_chunk_tokens": 90},
+        troubles=Troubles(step_fails=0.01, overlap=0.9, num_drafts=4, lease=0.2),
+    ),
+    "outer_tiers": Scenario(
+        prefix_cache=PrefixCacheConfig(mode="exact", num_snapshots=6),
+        least_hit_rate=0.3,
+        config={"max_prefill_delay_ms": 3000},
+        num_blocks=24,
+        num_outer=150,
+        troubles=Troubles(step_fails=0.01, overlap=0.9, lease=0.1),
+    ),
+    "tiny_cache": Scenario(
+        prefix_cache=PrefixCacheConfig(mode="exact", num_snapshots=3),
+        least_hit_rate=0.02,
+        config={"headroom_blocks": 0, "chunked_prefill": False, "max_num_batched_tokens": 700},
+        num_blocks=12,
+        per_step=0.15,
+        troubles=Troubles(step_fails=0.01, num_drafts=4),
+    ),
+}
+
+
+def simulation(scenario: Scenario, count: int, seed: int = SEED) -> Simulation:
+    """A run of a scenario that has not begun."""
+    load = conversations(
+        random.Random(seed), count, per_step=scenario.per_step, longest_prompt=640, longest_output=60
+    )
+    budgets = {"max_model_len": 1024, "max_num_seqs": 16, "max_num_batched_tokens": 300, **scenario.config}
+    return Simulation(
+        SchedulerConfig(arrivals_per_priority=50, **budgets),
+        load,
+        num_blocks=scenario.num_blocks,
+        seed=seed,
+        troubles=scenario.troubles,
+        prefix_cache=scenario.prefix_cache,
+        num_outer=scenario.num_outer,
+    )
+
+
+def hit_rate(report: Report) -> float:
+    """Tokens that were found among those of admitted sequences that may use the cache."""
+    return report.prefixes.num_hit_tokens / report.prefixes.num_query_tokens
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_invariant_holds_and_prefixes_are_found(name: str) -> None:
+    scenario = SCENARIOS[name]
+
+    report = simulation(scenario, 500).run()
+
+    print(f"\n{name}: {hit_rate(report):.3f} {report}")
+    assert all(report.finished[reason] > 0 for reason in FinishReason)
+    assert hit_rate(report) > scenario.least_hit_rate
+    assert report.num_preemptions > 0
+    assert report.num_evictions[0] > 0
+    assert (report.num_evictions[1] > 0) == (0 < scenario.prefix_cache.num_snapshots)
+    assert (report.prefixes.num_outer_tokens > 0) == (scenario.num_outer > 0)
+    assert (report.num_overlapped > 0) == (scenario.troubles.overlap > 0)
