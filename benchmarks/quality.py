@@ -1,9 +1,10 @@
 """Held-out tasks of the tiny model, greedy: share of exact answers per task, against the figures it was published with.
 
-    python benchmarks/quality.py [--numerics N] [--cache-sequences N] [--json FILE]
+    python benchmarks/quality.py [--numerics N] [--cache-sequences N] [--also SETTING=VALUE ...] [--json FILE]
 
 With ``--cache-sequences 3`` everything runs a second time in a cache of three sequences' size, among companions that
-outgrow a cache block while they run, so that sequences are preempted and computed anew. Exits with 1 when a task is off
+outgrow a cache block while they run, so that sequences are preempted and computed anew. With ``--also``, everything runs
+a second time with settings of the engine, such as ``prompt_truncation=compact``. Exits with 1 when a task is off
 by more than one point (0.01), when nothing was preempted though it should be, or when preemption changes a token in
 ``f32``.
 """
@@ -53,6 +54,8 @@ def main() -> int:
     runs = [free]
     if args.cache_sequences:
         runs.append(run(opened, items, args, "preempted", small_cache(opened, free, args.cache_sequences)))
+    if args.also:
+        runs.append(run(opened, items, args, "also", dict(args.also)))
     print_table(items, runs)
     print(opened.model.report.summary())
     problems = [problem for one in runs for problem in one.problems] + compare(runs, args.numerics)
@@ -79,7 +82,24 @@ def parse_arguments() -> argparse.Namespace:
         metavar="N",
         help="run everything again in a cache that N of the longest sequences fill, with company that preempts",
     )
+    parser.add_argument(
+        "--also",
+        nargs="+",
+        default=[],
+        type=setting,
+        metavar="SETTING=VALUE",
+        help="run everything again with these settings of the engine",
+    )
     return parser.parse_args()
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """A name and a value, which is JSON or a word."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +151,7 @@ def run(
     for number, item in enumerate(items):
         token_ids = opened.tokenizer.encode(item["prompt"])
         engine.add(str(number), token_ids, params)
-        if settings:
+        if args.cache_sequences and settings:
             add_companion(engine, f"companion of {number}", token_ids)
     ended = {output.request_id: output for output in engine.run()}
     seconds = time.monotonic() - start
@@ -167,7 +187,7 @@ def small_cache(opened: OpenedModel, free: Run, num_sequences: int) -> dict[str,
 
 def compare(runs: list[Run], numerics: str) -> list[str]:
     """What preemption must not do: not happen, or change a token where no rounding depends on company."""
-    if len(runs) == 1:
+    if len(runs) == 1 or runs[1].name != "preempted":
         return []
     found = [] if runs[1].num_preemptions else ["nothing was preempted; take fewer --cache-sequences"]
     num_changed = num_other_tokens(runs)
@@ -191,7 +211,7 @@ def print_table(items: list[dict[str, Any]], runs: list[Run]) -> None:
         facts = f"{one.statistics.num_blocks} blocks, {one.num_preemptions} preemptions"
         print(f"{one.name}: {len(items)} prompts in {one.seconds:.0f} s, {facts}")
     if len(runs) > 1:
-        print(f"completions with other tokens after preemption: {num_other_tokens(runs)} of {len(items)}")
+        print(f"completions with other tokens in the last run: {num_other_tokens(runs)} of {len(items)}")
 
 
 def score(items: list[dict[str, Any]], texts: list[str]) -> dict[str, dict[str, float]]:

@@ -69,15 +69,15 @@ _TAILS = (0, 16, 32, 64)
 VARIANTS: dict[str, dict[str, ExpertTile]] = {
     "many": {
         "v1": _tile(64, (0,), 8, (128, 8, 3, 1)),
-        "tails": _tile(64, _TAILS, 8, (128, 8, 3, 2)),
+        "tails": _tile(64, _TAILS, 8, (128, 8, 3, 1)),
+        "tails_halves": _tile(64, _TAILS, 8, (128, 8, 3, 2)),
         "halves": _tile(64, (0,), 8, (128, 8, 3, 2)),
-        "tails_4_stages": _tile(64, _TAILS, 8, (128, 8, 4, 2)),
-        "tails_quarters": _tile(64, _TAILS, 8, (128, 8, 3, 4)),
-        "tails_whole": _tile(64, _TAILS, 8, (128, 8, 3, 1)),
-        "one_tail": _tile(64, (0, 64), 8, (128, 8, 3, 2)),
+        "tails_4_stages": _tile(64, _TAILS, 8, (128, 8, 4, 1)),
+        "one_tail": _tile(64, (0, 64), 8, (128, 8, 3, 1)),
         "rows_128": _tile(128, (0,), 8, (128, 8, 3, 2)),
-        "tails_group_32": _tile(64, _TAILS, 32, (128, 8, 3, 2)),
-        "tails_4_warps": _tile(64, _TAILS, 16, (64, 4, 2, 2)),
+        "tails_group_24": _tile(64, _TAILS, 24, (128, 8, 3, 1)),
+        "tails_4_warps": _tile(64, _TAILS, 16, (64, 4, 2, 1)),
+        "tails_quarters": _tile(64, _TAILS, 8, (128, 8, 3, 4)),
     },
     "few": {
         "v1": _tile(16, (0,), 1, (64, 4, 3, 1)),

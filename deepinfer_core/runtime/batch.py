@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -150,7 +150,7 @@ def _rows_behind(sequences: Sequence[SequenceRows], skipped: Sequence[int], devi
     return device.upload(int32_row(rows))
 
 
-def _row_columns(sequences: Sequence[SequenceRows], device: Device) -> dict[str, Tensor]:
+def _row_columns(sequences: Sequence[SequenceRows], device: Device) -> dict[str, Any]:
     """Inputs with a number for each row, and the lengths that say whose rows they are."""
     columns = {
         "ids": [i for s in sequences for i in s.token_ids],

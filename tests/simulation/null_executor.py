@@ -186,7 +186,9 @@ class NullExecutor:
         prefixes = history.prefixes
         for position in range(len(prefixes) - 1, end):
             is_known = position < sequence.num_tokens
-            token = sequence.token_ids[position] if is_known else token_at(sequence.request_id, sequence.index, position)
+            token = (
+                sequence.token_ids[position] if is_known else token_at(sequence.request_id, sequence.index, position)
+            )
             prefixes.append(hash((prefixes[-1], token)))
             history.tokens.append(token)
             if sequence.cache_root and not (position + 1) % BLOCK_TOKENS:

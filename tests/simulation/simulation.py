@@ -117,9 +117,7 @@ class Simulation:
         self._aborts: list[tuple[float, str]] = []
         self._troubles = troubles
         fails_at = {arrival.request_id: arrival.fails_at for arrival in arrivals if arrival.fails_at >= 0}
-        self._executor = NullExecutor(
-            self.rng, fails_at, troubles.num_drafts, self.scheduler._memory.blocks
-        )
+        self._executor = NullExecutor(self.rng, fails_at, troubles.num_drafts, self.scheduler._memory.blocks)
         self._accepted: set[tuple[str, int]] = set()
         self._ended: set[tuple[str, int]] = set()
         self._in_flight: deque[tuple[StepPlan, Collection[Outcome]]] = deque()

@@ -81,7 +81,7 @@ def take_the_snapshot_one_token_late(patch: pytest.MonkeyPatch) -> None:
 
 def keep_the_snapshot_of_a_step_that_failed(patch: pytest.MonkeyPatch) -> None:
     def drop(self: PrefixCache, slot: int) -> None:
-        self.snapshots.name(slot, next(reversed(self._asked)))
+        self.snapshots.name(slot, next(reversed(self.__dict__["_asked"])))
         self.snapshots.release([slot])
 
     def has_snapshot(self: PrefixCache, keys: list[bytes], end: int) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -44,9 +45,7 @@ class Scenario:
 
 SCENARIOS = {
     "exact": Scenario(prefix_cache=EXACT, least_hit_rate=0.3, config={}),
-    "bounded": Scenario(
-        prefix_cache=PrefixCacheConfig(mode="bounded", keep_tokens=140), least_hit_rate=0.2, config={}
-    ),
+    "bounded": Scenario(prefix_cache=PrefixCacheConfig(mode="bounded", keep_tokens=140), least_hit_rate=0.2, config={}),
     "bounded_with_states": Scenario(
         prefix_cache=PrefixCacheConfig(mode="bounded", num_snapshots=8),
         least_hit_rate=0.3,
@@ -74,9 +73,7 @@ SCENARIOS = {
 
 def simulation(scenario: Scenario, count: int, seed: int = SEED) -> Simulation:
     """A run of a scenario that has not begun."""
-    load = conversations(
-        random.Random(seed), count, per_step=scenario.per_step, longest_prompt=640, longest_output=60
-    )
+    load = conversations(random.Random(seed), count, per_step=scenario.per_step, longest_prompt=640, longest_output=60)
     budgets = {"max_model_len": 1024, "max_num_seqs": 16, "max_num_batched_tokens": 300, **scenario.config}
     return Simulation(
         SchedulerConfig(arrivals_per_priority=50, **budgets),
@@ -108,3 +105,39 @@ def test_every_invariant_holds_and_prefixes_are_found(name: str) -> None:
     assert (report.num_evictions[1] > 0) == (0 < scenario.prefix_cache.num_snapshots)
     assert (report.prefixes.num_outer_tokens > 0) == (scenario.num_outer > 0)
     assert (report.num_overlapped > 0) == (scenario.troubles.overlap > 0)
+
+
+def test_exact_mode_gives_the_same_tokens_for_less_work() -> None:
+    cold, warm = (calm(mode) for mode in ("off", "exact"))
+
+    reports = cold.run(), warm.run()
+
+    assert warm.outputs == cold.outputs
+    assert len(warm.outputs) > 150
+    assert hit_rate(reports[1]) > 0.3
+    assert num_rows(warm) < 0.7 * num_rows(cold)
+
+
+def calm(mode: str) -> Simulation:
+    """A run in which nothing goes wrong, so that every sequence ends by its tokens."""
+    load = conversations(random.Random(SEED), 150, per_step=0.3, longest_prompt=640, longest_output=60)
+    return Simulation(
+        SchedulerConfig(max_model_len=1024, max_num_seqs=16, max_num_batched_tokens=300),
+        [replace(arrival, abort_at=math.inf, deadline=math.inf, fails_at=-1) for arrival in load],
+        num_blocks=60,
+        seed=SEED,
+        troubles=Troubles(overlap=0.5),
+        prefix_cache=PrefixCacheConfig(mode=mode, num_snapshots=24),
+    )
+
+
+def num_rows(run: Simulation) -> int:
+    """Rows of all steps."""
+    return run.scheduler.statistics().totals.num_tokens.total()
+
+
+def test_same_seed_gives_the_same_steps() -> None:
+    reports = [simulation(SCENARIOS["outer_tiers"], 80, seed=2).run() for _ in range(2)]
+
+    assert reports[0] == reports[1]
+    assert reports[0].trace != simulation(SCENARIOS["outer_tiers"], 80, seed=3).run().trace

@@ -117,7 +117,7 @@ def arrivals(
     return found
 
 
-ROOTS = (b"one model......." , b"another adapter.")
+ROOTS = (b"one model.......", b"another adapter.")
 SYSTEM_PROMPT_LENGTHS = (70, 150, 300, 384)
 
 
