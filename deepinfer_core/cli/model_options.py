@@ -21,6 +21,10 @@ _SETTINGS = (
     "max_num_batched_tokens",
     "chunked_prefill",
     "batch_invariant",
+    "overlap",
+    "step_policy",
+    "prefix_cache",
+    "prompt_truncation",
     "weight_copies",
     "kv_cache_memory_gib",
 )
@@ -57,6 +61,18 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--weight-copies", metavar="C", help="what is kept of quantised weights: dense, packed or auto (default)"
+    )
+    parser.add_argument(
+        "--overlap", metavar="O", help="launch a step before the last one's tokens are known: auto (default), on or off"
+    )
+    parser.add_argument(
+        "--step-policy", metavar="P", help="alternating (default): prompts or decoding; mixed: both in every step"
+    )
+    parser.add_argument(
+        "--prefix-cache", metavar="C", help="reuse what prompts have in common: off (default), exact or bounded"
+    )
+    parser.add_argument(
+        "--prompt-truncation", metavar="T", help="decoder layers on the end of prompts only: off (default) or compact"
     )
     parser.add_argument(
         "--kv-cache-memory-gib", type=float, metavar="M", help="memory for caches (default: a share of what is free)"

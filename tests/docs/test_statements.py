@@ -70,7 +70,7 @@ def test_golden_files_are_as_many_as_stated() -> None:
 
 
 def test_folders_of_core_are_on_the_map() -> None:
-    stated = set(re.findall(r"^\| `([a-z]+)/` \|", page("architecture.md"), re.M))
+    stated = set(re.findall(r"^\| `([a-z_]+)/` \|", page("architecture.md"), re.M))
 
     folders = {path.name for path in (ROOT / "deepinfer_core").iterdir() if (path / "__init__.py").exists()}
     assert folders <= stated
