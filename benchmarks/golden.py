@@ -2,8 +2,8 @@
 
     python benchmarks/golden.py [--json benchmarks/results/golden_cpu_202611.json]
 
-Two runs of each file: float64 on the CPU with the roundings of the golden run, and float32 on the backend asked for (and,
-where it rounds a near-tie the other way, with the roundings of the float64 run). What counts as agreement is what
+Two runs of each file: float64 on the CPU with the roundings of the golden run, and float32 on the backend asked for
+(and, where it rounds a near-tie the other way, with the roundings of the float64 run). What counts as agreement is what
 ``tests/golden_agreement`` demands. Exits with 1 when a tensor is outside its tolerance.
 """
 

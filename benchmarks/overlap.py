@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +132,13 @@ def measure(opened: OpenedModel, args: argparse.Namespace, overlap: str) -> dict
     )
     engine = Engine(opened, config, wrap_executor=wrap)
     [executor] = watched
-    launch = engine._runner.sample
+    launch = engine._runner.sample  # noqa: SLF001 - nothing else is called at the end of a step
 
     def sample(*arguments: Any) -> None:
         launch(*arguments)
         executor.sampled()
 
-    engine._runner.sample = sample
+    engine._runner.sample = sample  # noqa: SLF001
     vocabulary = min(opened.model.architecture.vocab_size, 900)
     for number in range(args.sequences):
         prompt = [5 + (place * 7 + number) % (vocabulary - 5) for place in range(args.context)]
@@ -170,10 +171,10 @@ def _times(marks: list[dict[str, Any]], sequences: int) -> list[dict[str, float]
 def summary(run: dict[str, Any]) -> dict[str, float]:
     """Medians over the decode steps of a run."""
     marks = run["marks"]
-    times = [after["host_begin"] - before["host_begin"] for before, after in zip(marks, marks[1:], strict=False)]
+    times = [after["host_begin"] - before["host_begin"] for before, after in pairwise(marks)]
     found = {"step_ms": round(statistics.median(times), 4), "run_s": round(run["run_s"], 3)}
     if marks and "begin" in marks[0]:
-        idle = [after["begin"] - before["end"] for before, after in zip(marks, marks[1:], strict=False)]
+        idle = [after["begin"] - before["end"] for before, after in pairwise(marks)]
         busy = [mark["end"] - mark["begin"] for mark in marks]
         whole = marks[-1]["end"] - marks[0]["begin"]
         found |= {

@@ -3,8 +3,8 @@
     python benchmarks/quality.py [--numerics N] [--cache-sequences N] [--also SETTING=VALUE ...] [--json FILE]
 
 With ``--cache-sequences 3`` everything runs a second time in a cache of three sequences' size, among companions that
-outgrow a cache block while they run, so that sequences are preempted and computed anew. With ``--also``, everything runs
-a second time with settings of the engine, such as ``prompt_truncation=compact``. Exits with 1 when a task is off
+outgrow a cache block while they run, so that sequences are preempted and computed anew. With ``--also``, everything
+runs a second time with settings of the engine, such as ``prompt_truncation=compact``. Exits with 1 when a task is off
 by more than one point (0.01), when nothing was preempted though it should be, or when preemption changes a token in
 ``f32``.
 """

@@ -120,7 +120,13 @@ class EngineConfig:
             raise ConfigError(problems, source="engine")
 
     def _wrong_names(self) -> list[str]:
-        allowed = {"numerics": tuple(VARIANTS), "load_format": LOAD_FORMATS, "weight_copies": WEIGHT_COPIES, "overlap": OVERLAP, "prefix_cache": PREFIX_CACHE_MODES}
+        allowed = {
+            "numerics": tuple(VARIANTS),
+            "load_format": LOAD_FORMATS,
+            "weight_copies": WEIGHT_COPIES,
+            "overlap": OVERLAP,
+            "prefix_cache": PREFIX_CACHE_MODES,
+        }
         values = {name: getattr(self, name) for name in allowed}
         return [
             f"{name}={value!r} is unknown; choose one of {', '.join(allowed[name])}{nearest(str(value), allowed[name])}"

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 
 from deepinfer_core.errors import ConfigError
 
-
 STEP_POLICIES = ("alternating", "mixed")
 
 

@@ -25,22 +25,27 @@ _LARGEST = 1 << 17
 
 
 def checks(subject: Subject) -> Iterator[Check]:
-    """``workspace/<op>/<case>/<way>`` where the device measures, and for each statement that it never shrinks."""
+    """For each statement that it never shrinks, and where the device measures ``workspace/<op>/<case>/<way>``."""
     measures = isinstance(subject.device, MeasuresAllocations)
-    yield Check(id="workspace/measured", family="device", run=partial(_measured, measures))
+    yield Check(id="workspace/stated", family="device", run=partial(_stated_everywhere, subject, measures))
     for op in subject.catalogue:
-        for candidate in native_candidates(subject.backend, op):
+        for candidate in filter(_states, native_candidates(subject.backend, op)):
             served = [call for call in calls(op) if not candidate.refusals(call)]
             if served:
                 run = partial(_grows, subject, candidate, served[0])
                 yield Check(id=f"workspace/{op.name}/growth/{candidate.label}", family=op.family, run=run)
-            for call in served if measures and _states(candidate) else ():
+            for call in served if measures else ():
                 keeps = partial(_keeps, subject, candidate, call)
                 yield Check(id=f"workspace/{call.name}/{candidate.label}", family=op.family, run=keeps)
 
 
-def _measured(measures: bool) -> str:
-    return "" if measures else "this device does not measure what is allocated on it, so no statement was compared"
+def _stated_everywhere(subject: Subject, measures: bool) -> str:
+    """Tells what the suite does not know: who states nothing, and whether anything can be compared."""
+    natives = [c for op in subject.catalogue for c in native_candidates(subject.backend, op)]
+    silent = [f"{c.op.name} ({c.label})" for c in natives if not _states(c)]
+    words = [f"no workspace is stated by {', '.join(silent)}"] if silent else []
+    words += [] if measures else ["this device does not measure what is allocated on it"]
+    return "; ".join(words)
 
 
 def _states(candidate: Candidate) -> bool:
@@ -48,10 +53,10 @@ def _states(candidate: Candidate) -> bool:
 
 
 def _grows(subject: Subject, candidate: Candidate, call: Call) -> str:
-    """A larger step never needs less by the statement; a statement that is missing is told."""
+    """A larger step never needs less by the statement."""
     implementation = candidate.implementation
-    if implementation is None or implementation.workspace is None:
-        return "states no workspace"
+    if implementation is None:
+        return ""
     site, request = call.site(subject.device.facts), call.plan_request()
     for axis in ("rows", "sequences", "max_context"):
         sizes = [0, *(1 << bit for bit in range(_LARGEST.bit_length()))]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from deepinfer_core.engine.tokenizer import Tokenizer
     from deepinfer_core.runtime.sampler import SampledToken
     from deepinfer_core.sampling_params import SamplingParams
+    from deepinfer_core.structured_output.matcher import GrammarMatcher
 
 
 class Completion:
@@ -25,6 +26,7 @@ class Completion:
         token_ids: What was generated.
         finish_reason: Why it ended, None before that.
         error: What went wrong, or "".
+        grammar: Where the output stands in the grammar that it must follow; None without one.
     """
 
     def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer | None, eos_token_id: int) -> None:
@@ -38,16 +40,22 @@ class Completion:
             TextStream(self._tokenizer, skip_special_tokens=params.skip_special_tokens) if self._tokenizer else None
         )
         self._stops = StopText(params.stop)
+        self.grammar: GrammarMatcher | None = None
         self._text = ""
         self._stop_reason: str | int | None = None
         self._logprobs: list[dict[int, Logprob]] = []
         self._cumulative = 0.0
         self._num_told_tokens, self._num_told_characters, self._told_end = 0, 0, False
 
+    def constrain(self, grammar: GrammarMatcher) -> None:
+        """Make the output follow a grammar, from its first token on."""
+        self.grammar = grammar
+
     def push(self, sampled: SampledToken) -> None:
         """Take the next sampled token; sets ``finish_reason`` when it is the last."""
-        if sampled.error:
-            self.fail(sampled.error)
+        error = self._grammar_error(sampled) or sampled.error
+        if error:
+            self.fail(error)
             return
         token = sampled.token_id
         self.token_ids.append(token)
@@ -104,6 +112,14 @@ class Completion:
             stop_reason=self._stop_reason,
             error=self.error,
         )
+
+    def _grammar_error(self, sampled: SampledToken) -> str:
+        """Go on in the grammar; why that is not possible, or nothing."""
+        grammar = self.grammar
+        if grammar is None or (not grammar.error and (sampled.error or grammar.accept(sampled.token_id))):
+            return ""
+        reason = grammar.error or f"token {sampled.token_id} does not fit"
+        return f"structured_outputs: after {len(self.token_ids)} tokens: {reason}"
 
     def _end_at_token(self, token: int) -> None:
         params = self._params

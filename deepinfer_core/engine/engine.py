@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from deepinfer_core.engine.cache_identity import cache_identity
 from deepinfer_core.engine.cache_size import num_cache_blocks
+from deepinfer_core.engine.grammars import Grammars
 from deepinfer_core.engine.intake import Intake
 from deepinfer_core.engine.prefix_storage import open_storage
 from deepinfer_core.engine.reporter import Reporter
@@ -113,6 +114,13 @@ class Engine:
         self._requests: dict[str, Request] = {}
         self._counters = Counters()
         self._is_idle = False
+        self._grammars = Grammars(
+            opened.tokenizer,
+            vocab_size=model.architecture.vocab_size,
+            eos_token_id=model.architecture.eos_token_id,
+            clock=clock,
+        )
+        self._ended_early: list[str] = []
 
     @property
     def has_unfinished(self) -> bool:
@@ -181,8 +189,10 @@ class Engine:
             timeout_s=timeout_s,
             now=self._clock(),
         )
-        for sequence in request.sequences:
-            self.scheduler.add(sequence)
+        if params.structured_outputs is not None:
+            self._grammars.start(request)
+        else:
+            self._schedule(request)
         self._requests[request_id] = request
         self._counters.num_requests += 1
         self._counters.num_prompt_tokens += len(request.prompt_token_ids)
@@ -205,12 +215,15 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         """End a request; its record comes with the next step. Unknown ids are ignored: it may just have ended."""
+        if self._grammars.holds(request_id):
+            self._end_waiting(self._requests[request_id], FinishReason.ABORT)
         self.scheduler.abort(request_id)
 
     def discard(self, request_ids: Iterable[str]) -> None:
         """End requests whose records nobody wants any more: there will be none. Unknown ids are ignored."""
         for request_id in request_ids:
             self.scheduler.abort(request_id)
+            self._grammars.drop(request_id)
             self._requests.pop(request_id, None)
 
     def step(self) -> list[RequestOutput]:
@@ -223,6 +236,7 @@ class Engine:
         of the step, such as an interrupt, leaves this call: then no step in flight happened.
         """
         runner, now = self._opened_runner(), self._clock()
+        self._take_grammars(now)
         try:
             touched = self._advance(runner, now)
         except BaseException:
@@ -232,7 +246,7 @@ class Engine:
             self._storage.save(self.scheduler.prefix_cache.take_saves())
         records = self._records(touched)
         if self._is_idle and records:
-            self._reporter.idle(num_waiting_grammar=0)
+            self._reporter.idle(num_waiting_grammar=len(self._grammars))
         if not records and self._requests and self._is_idle:
             self._nap(_NAP_S)
         return records
@@ -251,6 +265,7 @@ class Engine:
             self._storage.close()
         self._runner = None
         records = self._records(())
+        self._grammars.close()
         self._reporter.close()
         return records
 
@@ -309,8 +324,37 @@ class Engine:
         else:
             self.scheduler.apply(plan, outcomes)
             times.wait_s, times.apply_s = now - began, self._clock() - now
-            self._reporter.step(launched, num_waiting_grammar=0)
+            self._reporter.step(launched, num_waiting_grammar=len(self._grammars))
         return list(plan.sampling_entries)
+
+    def _schedule(self, request: Request) -> None:
+        for sequence in request.sequences:
+            self.scheduler.add(sequence)
+
+    def _take_grammars(self, now: float) -> None:
+        """Schedule the requests whose grammar is compiled; end those for which there is none, or no time."""
+        for request in self._grammars.expired(now):
+            self._end_waiting(request, FinishReason.TIMEOUT)
+        for request, error in self._grammars.ready(now):
+            try:
+                if not error:
+                    self._schedule(request)
+            except RequestError as refusal:
+                self.scheduler.abort(request.request_id)
+                error = str(refusal)
+            if error:
+                self._reporter.event("grammar_failed")
+                self._end_waiting(request, FinishReason.ERROR, error)
+
+    def _end_waiting(self, request: Request, reason: FinishReason, error: str = "") -> None:
+        """End a request that was never scheduled; its record comes with the next step."""
+        self._grammars.drop(request.request_id)
+        for completion in request.completions:
+            if error:
+                completion.fail(error)
+            else:
+                completion.finish(reason.value)
+        self._ended_early.append(request.request_id)
 
     def _is_over(self, launched: LaunchedStep) -> bool:
         """True when nobody waits for a step any more."""
@@ -344,7 +388,12 @@ class Engine:
         """End requests that asked for log-probabilities of a prompt for which the model gives none."""
         for entry in plan.entries:
             request = self._request_of(entry.sequence)
-            if request is None or request.prompt_scores is None or request.prompt_scores.is_finite or entry.sequence.is_finished:
+            if (
+                request is None
+                or request.prompt_scores is None
+                or request.prompt_scores.is_finite
+                or entry.sequence.is_finished
+            ):
                 continue
             self._note_numeric_error()
             for sequence in request.sequences:
@@ -371,7 +420,9 @@ class Engine:
 
     def _records(self, entries: Sequence[SequencePlan]) -> list[RequestOutput]:
         """What to tell about the requests of these entries and those that ended; the latter are let go."""
-        touched = [e.sequence.request_id for e in entries if self._request_of(e.sequence) is not None]
+        early, self._ended_early = self._ended_early, []
+        touched = [request_id for request_id in early if request_id in self._requests]
+        touched += [e.sequence.request_id for e in entries if self._request_of(e.sequence) is not None]
         for sequence in self.scheduler.take_finished():
             request = self._requests.get(sequence.request_id)
             if request is not None and request.settle(sequence):

@@ -6,6 +6,7 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deepinfer_core.engine.bad_words import bad_word_tokens
@@ -64,7 +65,9 @@ class Intake:
             lambda: check_order(priority, timeout_s),
         )
         ids = plain_token_ids(prompt_token_ids, vocab_size)
-        self._check_sequence(_sequence("", 0, ids, params, priority, 0.0, math.inf))
+        self._check_sequence(
+            ScheduledSequence(request_id="", prompt_token_ids=ids, max_tokens=params.max_tokens, priority=priority)
+        )
         return ids
 
     def request(
@@ -84,16 +87,24 @@ class Intake:
             RequestError: As :meth:`check`.
         """
         ids = self.check(prompt_token_ids, params, priority, timeout_s)
-        deadline = math.inf if timeout_s is None else now + timeout_s
         tokenizer, eos, wanted = self._tokenizer, self._architecture.eos_token_id, params.prompt_logprobs
-        root = self._cache_root if wanted is None else b""
+        make = partial(
+            ScheduledSequence,
+            request_id=request_id,
+            prompt_token_ids=ids,
+            max_tokens=params.max_tokens,
+            priority=priority,
+            arrival_time=now,
+            deadline=math.inf if timeout_s is None else now + timeout_s,
+            cache_root=self._cache_root if wanted is None else b"",
+        )
         return Request(
             request_id=request_id,
             prompt=prompt,
             prompt_token_ids=ids,
             params=params,
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(64),
-            sequences=tuple(_sequence(request_id, i, ids, params, priority, now, deadline, root) for i in range(params.n)),
+            sequences=tuple(make(index=i) for i in range(params.n)),
             completions=tuple(Completion(i, params, tokenizer, eos) for i in range(params.n)),
             bad_words=bad_word_tokens(params.bad_words, tokenizer) if tokenizer is not None else (),
             prompt_scores=None
@@ -101,25 +112,3 @@ class Intake:
             else PromptScores(ids, wanted, tokenizer if params.detokenize else None),
             arrival_time=now,
         )
-
-
-def _sequence(
-    request_id: str,
-    index: int,
-    prompt: tuple[int, ...],
-    params: SamplingParams,
-    priority: int,
-    now: float,
-    deadline: float,
-    cache_root: bytes = b"",
-) -> ScheduledSequence:
-    return ScheduledSequence(
-        request_id=request_id,
-        index=index,
-        prompt_token_ids=prompt,
-        max_tokens=params.max_tokens,
-        priority=priority,
-        arrival_time=now,
-        deadline=deadline,
-        cache_root=cache_root,
-    )

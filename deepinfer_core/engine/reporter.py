@@ -113,7 +113,7 @@ class Reporter:
             )
         )
 
-    def event(self, name: EventName, **details: str | int | float) -> None:
+    def event(self, name: EventName, **details: str | float) -> None:
         """Tell about something rare."""
         if self._hub.is_active:
             self._hub.on_event(StatsEvent(name=name, time_s=self._clock(), details=details))

@@ -90,6 +90,7 @@ class Request:
             prompt_token_ids=prompt,
             output_token_ids=output,
             bad_words=self.bad_words,
+            grammar=self.completions[index].grammar,
         )
 
     def note_scheduled(self, entry: SequencePlan, now: float) -> None:

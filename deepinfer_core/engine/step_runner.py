@@ -1,6 +1,7 @@
 """From a planned step to the tokens it yields: inputs, forward pass, sampling, and the way to the host.
 
-Nothing here waits for the device but :class:`LaunchedStep` when it is asked for tokens, so that one step can be prepared while another runs.
+Nothing here waits for the device but :class:`LaunchedStep` when it is asked for tokens, so that one step can be
+prepared while another runs.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PendingScores:
+class PendingScores:
     """Log-probabilities of a part of a prompt, on their way."""
 
     scores: PromptScores
@@ -80,6 +81,9 @@ class LaunchedStep:
         plan: What was planned.
         hidden: The last row of each of ``plan.sampling_entries`` ``[n, H]``.
         sampled: The entries that were sampled: those whose sequences had not ended by then.
+        rows: What the sampler knew of each of these.
+        download: Their tokens, on their way.
+        scores: Log-probabilities of prompts, on their way.
         num_padded_rows: Rows that the device computed for nobody.
         times: Seconds of the host that went into it.
     """
@@ -89,13 +93,13 @@ class LaunchedStep:
     sampled: tuple[SequencePlan, ...] = ()
     num_padded_rows: int = 0
     times: StepTimes = field(default_factory=StepTimes)
-    _rows: Sequence[SamplingRow] = ()
-    _download: Download | None = None
-    _scores: list[_PendingScores] = field(default_factory=list)
+    rows: Sequence[SamplingRow] = ()
+    download: Download | None = None
+    scores: list[PendingScores] = field(default_factory=list["PendingScores"])
 
     def wait(self) -> None:
         """Block until everything has arrived."""
-        for download in (self._download, *(part.download for part in self._scores)):
+        for download in (self.download, *(part.download for part in self.scores)):
             if download is not None:
                 download.wait()
 
@@ -104,9 +108,9 @@ class LaunchedStep:
 
         Log-probabilities of prompts go to the ``prompt_scores`` of their requests, once.
         """
-        found = SampledRows.of(self._download.wait()).on_host(self._rows) if self._download is not None else []
-        arrived = [(part, ScoredRows.of(part.download.wait())) for part in self._scores]
-        self._scores = []
+        found = SampledRows.of(self.download.wait()).on_host(self.rows) if self.download is not None else []
+        arrived = [(part, ScoredRows.of(part.download.wait())) for part in self.scores]
+        self.scores = []
         for part, rows in arrived:
             part.scores.add(rows.on_host(part.targets, part.scores.num_alternatives))
         return found
@@ -119,9 +123,7 @@ class StepRunner:
     would cost what overlap wins. References may wait.
     """
 
-    def __init__(
-        self, model: BoundModel, executor: StepExecutor, transfer: CacheTransfer, *, feeds_back: bool
-    ) -> None:
+    def __init__(self, model: BoundModel, executor: StepExecutor, transfer: CacheTransfer, *, feeds_back: bool) -> None:
         """Take what runs the model.
 
         Args:
@@ -157,7 +159,7 @@ class StepRunner:
                     last_rows.append(self._last_rows(hidden, entries))
                     launched.num_padded_rows += hidden.num_padded
                     if is_prefill:
-                        launched._scores = self._score_prompts(hidden, entries, requests)
+                        launched.scores = self._score_prompts(hidden, entries, requests)
             self._executor.copy_slots(plan.snapshots)
             launched.hidden = last_rows[0] if len(last_rows) == 1 else torch.cat(last_rows)
         return launched
@@ -181,7 +183,7 @@ class StepRunner:
             sampled = self._model.sampler(logits, rows)
             if self._feeds_back:
                 self._executor.remember(sampled.token_ids, [e.sequence.state_slot or -1 for e in launched.sampled])
-            launched._rows, launched._download = rows, self._model.device.download(sampled.tensors)
+            launched.rows, launched.download = rows, self._model.device.download(sampled.tensors)
 
     def _rows(self, entry: SequencePlan, request: Request) -> SequenceRows:
         """Integers of one sequence in a step."""
@@ -218,9 +220,9 @@ class StepRunner:
 
     def _score_prompts(
         self, hidden: HiddenRows, entries: Sequence[SequencePlan], requests: Mapping[str, Request]
-    ) -> list[_PendingScores]:
+    ) -> list[PendingScores]:
         """Log-probabilities of prompts; the first sequence of a request speaks for all of them."""
-        pending: list[_PendingScores] = []
+        pending: list[PendingScores] = []
         first_row = 0
         for entry, length in zip(entries, hidden.lengths, strict=True):
             scores = requests[entry.sequence.request_id].prompt_scores
@@ -232,12 +234,12 @@ class StepRunner:
             first_row += length
         return pending
 
-    def _score(self, hidden: Tensor, scores: PromptScores, rows: range) -> list[_PendingScores]:
-        pending: list[_PendingScores] = []
+    def _score(self, hidden: Tensor, scores: PromptScores, rows: range) -> list[PendingScores]:
+        pending: list[PendingScores] = []
         for begin in range(0, len(rows), _ROWS_SCORED_AT_ONCE):
             part = rows[begin : begin + _ROWS_SCORED_AT_ONCE]
             logits, targets = self._executor.logits(hidden[begin : begin + len(part)]).float(), scores.targets(part)
             scored = self._model.sampler.score(logits, targets, scores.num_alternatives)
             download = self._model.device.download(scored.tensors)
-            pending.append(_PendingScores(scores=scores, targets=targets, download=download))
+            pending.append(PendingScores(scores=scores, targets=targets, download=download))
         return pending

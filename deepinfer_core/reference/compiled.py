@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib.util import find_spec
@@ -31,6 +31,7 @@ HAS_NUMBA = find_spec("numba") is not None
 
 _WORK_OF_A_THREAD = 1 << 17
 """Steps of an inner loop below which starting a thread costs more than it saves."""
+_SHARES_OF_A_THREAD = 4
 _BF16_NAN = 0x7FC0
 _ARRAY_TYPES = {torch.bfloat16: np.int16, torch.float32: np.float32, torch.int32: np.int32}
 
@@ -173,16 +174,24 @@ def over_rows(run: Callable[..., None], num_rows: int, work: int, *arguments: An
         work: Steps of inner loops that one row takes.
         arguments: Arrays and numbers for the kernel.
     """
-    threads = min(torch.get_num_threads(), num_rows, num_rows * work // _WORK_OF_A_THREAD)
+    shares = min(num_rows, num_rows * work // _WORK_OF_A_THREAD)
+    threads = min(torch.get_num_threads(), shares)
     if threads <= 1:
         if num_rows:
             run(*arguments, 0, num_rows)
         return
-    edges = [num_rows * part // threads for part in range(threads + 1)]
-    others = [_threads(threads - 1).submit(run, *arguments, *edges[part : part + 2]) for part in range(1, threads)]
-    run(*arguments, edges[0], edges[1])
+    count = min(shares, threads * _SHARES_OF_A_THREAD)
+    left = iter([(num_rows * part // count, num_rows * (part + 1) // count) for part in range(count)])
+    others = [_threads(threads - 1).submit(_take_shares, run, arguments, left) for _ in range(1, threads)]
+    _take_shares(run, arguments, left)
     for other in others:
         other.result()
+
+
+def _take_shares(run: Callable[..., None], arguments: tuple[Any, ...], left: Iterator[tuple[int, int]]) -> None:
+    """Work on one share of the rows after the other while some are left: a thread that is held up takes fewer."""
+    for first, last in left:
+        run(*arguments, first, last)
 
 
 @lru_cache(maxsize=4)

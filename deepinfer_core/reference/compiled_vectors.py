@@ -43,8 +43,8 @@ def add_products(sums: Any, row: Any, channel: Any, items: Any, item: Any, scale
         sums: ``[PANEL]`` float32, changed.
         row: Float32 channels.
         channel: The first one to use.
-        items: Numbers of panels, flat, the outputs of a channel beside each other: float32, int16 bits of bf16, uint8 codes of
-            e4m3, or int8 with the e2m1 codes of an even channel (low) and the next one.
+        items: Numbers of panels, flat, the outputs of a channel beside each other: float32, int16 bits of bf16, uint8
+            codes of e4m3, or int8 with the e2m1 codes of an even channel (low) and the next one.
         item: The first one to use.
         scales: For codes, bytes whose power of two (``byte - 127 + bias``) the code is multiplied by; all channels
             given belong to one group. They must leave that power a normal number.

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from deepinfer_core.model.step_inputs import StepInputs
 from deepinfer_core.runtime.batch import NO_COMPRESSED_ID, SequenceRows
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -64,7 +64,8 @@ class StepBuffer:
         self._block_table = self._columns.pop("block_table")
         self._history = self._columns.pop("ngram_history")
         self._written = [_Written() for _ in range(bucket.sequences)]
-        self.inputs = StepInputs(**self._views(self._storage), host_query_lengths=None, host_context_lengths=None)
+        views: dict[str, Any] = dict(self._views(self._storage))
+        self.inputs = StepInputs(**views, host_query_lengths=None, host_context_lengths=None)
 
     def fill(self, sequences: Sequence[SequenceRows]) -> Tensor:
         """Write a step into the host's copy of the buffer and return it; the caller uploads it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from deepinfer_core.ops.sampling.random import DRAW
 from deepinfer_core.ops.sampling.sample import sample
 from deepinfer_core.ops.sampling.top_logprobs import top_logprobs
 from deepinfer_core.runtime import sampling_tensors
-from deepinfer_core.runtime.sampling_tensors import SamplingRow
+from deepinfer_core.runtime.sampling_tensors import FillMasks, SamplingRow
 from deepinfer_core.sampling_params import MAX_LOGPROBS
 
 USUAL_LOGPROBS = 20
@@ -214,7 +215,7 @@ class Sampler:
         bias = sampling_tensors.bias(rows, self.vocab_size, self.eos_token_id)
         if bias is not None:
             logits = self._apply_logit_bias(logits, *map(self._upload, bias))
-        mask = sampling_tensors.token_mask(rows, self.vocab_size)
+        mask = sampling_tensors.token_mask(rows, self.vocab_size, self._fill_masks)
         if mask is not None:
             logits = self._apply_token_mask(logits, self._upload(mask))
         penalties = sampling_tensors.penalties(rows, self.vocab_size)
@@ -226,6 +227,13 @@ class Sampler:
             factors = map(self._upload, (penalties.repetition, penalties.presence, penalties.frequency))
             logits = self._apply_penalties(logits, counts, in_prompt > 0, *factors)
         return logits
+
+    @cached_property
+    def _fill_masks(self) -> FillMasks:
+        """Fills the masks of grammars; its library is loaded when the first grammar has been compiled."""
+        from deepinfer_core.structured_output.masks import MaskFiller
+
+        return MaskFiller().fill
 
     def _occurrences(self, places: Tensor, logits: Tensor) -> Tensor:
         """How often each flat index occurs, in the shape of the logits."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +13,15 @@ from torch import Tensor
 from deepinfer_core.errors import require
 from deepinfer_core.ops.sampling.apply_token_mask import WORD_BITS, num_mask_words
 from deepinfer_core.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from deepinfer_core.structured_output.matcher import GrammarMatcher
+
+FillMasks = Callable[[Sequence["GrammarMatcher | None"], "NDArray[np.int32]"], object]
+"""See ``structured_output.masks.MaskFiller.fill``."""
 
 _SEED_STEP = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: multiples of it stay far from each other and from small seeds of other requests."""
@@ -36,6 +46,7 @@ class SamplingRow:
         prompt_token_ids: The prompt; read for ``repetition_penalty`` only.
         output_token_ids: What was generated so far; read for penalties, ``min_tokens`` and ``bad_words``.
         bad_words: The ``bad_words`` of ``params`` as sequences of tokens, none of them empty.
+        grammar: Where the output stands in its grammar; None without one.
     """
 
     params: SamplingParams
@@ -44,6 +55,12 @@ class SamplingRow:
     prompt_token_ids: Sequence[int] = ()
     output_token_ids: Sequence[int] = ()
     bad_words: Sequence[Sequence[int]] = ()
+    grammar: GrammarMatcher | None = None
+
+    @property
+    def constraint(self) -> GrammarMatcher | None:
+        """The grammar, where it forbids something now."""
+        return self.grammar if self.grammar is not None and self.grammar.is_constrained else None
 
 
 def parameter(
@@ -109,14 +126,24 @@ def _too_early(row: SamplingRow, eos_token_id: int) -> tuple[int, ...]:
     return (eos_token_id, *row.params.stop_token_ids) if is_early else ()
 
 
-def token_mask(rows: Sequence[SamplingRow], vocab_size: int) -> Tensor | None:
-    """Words for ``sampling.apply_token_mask``; a request without a list allows all tokens."""
-    if all(row.params.allowed_token_ids is None for row in rows):
+def token_mask(rows: Sequence[SamplingRow], vocab_size: int, fill: FillMasks) -> Tensor | None:
+    """Words for ``sampling.apply_token_mask``; a request without a list or a grammar allows all tokens.
+
+    Args:
+        rows: The rows.
+        vocab_size: Columns of the logits.
+        fill: Writes what grammars allow into rows of words. A grammar that cannot go on allows nothing.
+    """
+    constraints = [row.constraint for row in rows]
+    has_grammars = any(constraint is not None for constraint in constraints)
+    if not has_grammars and all(row.params.allowed_token_ids is None for row in rows):
         return None
     mask = torch.full((len(rows), num_mask_words(vocab_size)), -1, dtype=torch.int32)
+    if has_grammars:
+        fill(constraints, mask.numpy())
     for number, row in enumerate(rows):
         if row.params.allowed_token_ids is not None:
-            mask[number] = _mask_words(row.params.allowed_token_ids, vocab_size)
+            mask[number] &= _mask_words(row.params.allowed_token_ids, vocab_size)
     return mask
 
 

@@ -202,7 +202,7 @@ class Scheduler:
             preempted += plan.preempted
             if plan.entries:
                 return self._begin(replace(plan, preempted=preempted))
-        can_wait = not self._unfinished or len(self.leases) > 0 or self._in_flight
+        can_wait = not self._unfinished or len(self.leases) > 0 or len(self._in_flight) > 0
         require(can_wait, "sequences wait, but no step can hold any of them")
         return None
 

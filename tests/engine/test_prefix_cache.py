@@ -20,7 +20,7 @@ PREFIX = [5 + (place * 7) % 900 for place in range(300)]
 
 
 def prompts() -> list[list[int]]:
-    """A prompt, the same again, longer, and three that part from it: the third of these finds where the first parted."""
+    """A prompt, again, longer, and three that part from it: the third of these finds where the first parted."""
     return [
         PREFIX,
         PREFIX,
@@ -109,7 +109,12 @@ def test_prompts_whose_log_probabilities_are_asked_for_are_computed_whole(
 def test_a_restarted_engine_finds_prefixes_on_the_disk(
     make_engine: MakeEngine, opened_f32: OpenedModel, tmp_path: Path, spoil: bool
 ) -> None:
-    settings = {"prefix_cache": "exact", "prefix_memory_gib": 0.01, "prefix_disk": str(tmp_path), "prefix_disk_gib": 0.1}
+    settings = {
+        "prefix_cache": "exact",
+        "prefix_memory_gib": 0.01,
+        "prefix_disk": str(tmp_path),
+        "prefix_disk_gib": 0.1,
+    }
     first = make_engine(opened_f32, **settings)
     cold = answers(first, [PREFIX], GREEDY)
     first.close()

@@ -44,7 +44,8 @@ class Workshop:
     def opened(self, model: str, numerics: str) -> OpenedModel:
         """The model as a user opens it."""
         if (model, numerics) not in self._opened:
-            self._opened[model, numerics] = open_model(CHECKPOINTS[model], accelerator=self.accelerator, numerics=numerics)
+            folder = CHECKPOINTS[model]
+            self._opened[model, numerics] = open_model(folder, accelerator=self.accelerator, numerics=numerics)
         return self._opened[model, numerics]
 
     def bound(self, model: str, numerics: Numerics, backend: Backend) -> BoundModel:

@@ -84,7 +84,7 @@ def _step(draw: Draw, rows: list[int], pending: list[bool]) -> dict[str, Any]:
 
 @resolve_tokens.cases
 def _resolve_cases() -> Iterator[Case]:
-    sizes = {"B": 3, "M": 9, "V": 40}
+    sizes: dict[str, Any] = {"B": 3, "M": 9, "V": 40}
     yield Case(
         "some_pending",
         T=5,

@@ -14,6 +14,7 @@ from deepinfer_core.backend.binding import Binder
 from deepinfer_core.backend.capability import Capabilities
 from deepinfer_core.backend.device import CapturedGraph, MemoryInfo
 from deepinfer_core.backend.interface import OpTable
+from deepinfer_core.reference.device import Copies
 
 
 @dataclass
