@@ -53,6 +53,12 @@ def interpreter(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Ten minutes of random everything against one engine; for every night."""
+    session.run("python", "-m", "pytest", "-s", "tests/soak", "--soak-seconds", "600", *session.posargs)
+
+
+@nox.session
 def slow(session: nox.Session) -> None:
     """The tests that take more than ten seconds each: wide sweeps and long golden prompts."""
     session.run("python", "-m", "pytest", "-m", "slow", *session.posargs)

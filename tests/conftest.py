@@ -14,6 +14,11 @@ import pytest
 pytest_plugins = ["deepinfer_core.conformance.plugin"]  # adds --accelerator, which is cpu unless asked otherwise
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the length of the soak (``tests/soak``); ``nox -s soak`` asks for ten minutes."""
+    parser.addoption("--soak-seconds", default="60", metavar="S", help="length of the soak test (default: 60)")
+
+
 def pytest_configure() -> None:
     """Before anything is imported: tests decide what the environment says, and parallel runs share two cores."""
     for name in [name for name in os.environ if name.startswith("DEEPINFER_")]:

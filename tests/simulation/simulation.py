@@ -133,9 +133,9 @@ class Simulation:
             self._now += 1.0
             self._arrive()
             self._abort()
-            self._step()
+            if not self._step():
+                check_state(self.scheduler)
             self._collect()
-            check_state(self.scheduler)
             self._watch_front()
         self.scheduler.plan(math.inf)
         self.scheduler.require_all_free()
@@ -163,8 +163,8 @@ class Simulation:
         while self._aborts and self._aborts[0][0] <= self._now:
             self.scheduler.abort(heapq.heappop(self._aborts)[1])
 
-    def _step(self) -> None:
-        """Plan and run a step; apply the one before it, and now and then this one too."""
+    def _step(self) -> bool:
+        """Plan and run a step; apply the one before it, and now and then this one too; False if none was applied."""
         plan = self.scheduler.plan(self._now)
         if plan is not None:
             check_plan(plan, self.scheduler)
@@ -174,10 +174,12 @@ class Simulation:
             self._now += 0.5
             self._abort()
         overlaps = plan is not None and self.rng.random() < self._troubles.overlap
+        num_ends = len(self._in_flight) - overlaps
         while len(self._in_flight) > overlaps:
             self._end_step()
         if plan is not None:
             self._transfer(plan)
+        return num_ends > 0
 
     def _end_step(self) -> None:
         """Apply the oldest step in flight, or fail it together with what builds on it."""

@@ -119,11 +119,13 @@ def test_recompute_behind_a_hit_gets_rows_in_the_step_that_admits_it() -> None:
     queue(scheduler, "d", tokens(0, 9, begins=900))
     step(scheduler)
     preempted = queue(scheduler, "b", tokens(1, 60), max_tokens=400)
-    preempted.token_ids += [TOKEN] * 268  # as if it had run before: 200 tokens behind the hit, and 199 rows are free
+    preempted.token_ids += [
+        TOKEN
+    ] * 268  # as if it had run before: 200 tokens behind the hit, for which 199 rows are free
 
     plan = planned(scheduler)
 
-    assert rows(plan) == [("d", 9, 1), ("b", 256, 199)]
+    assert rows(plan) == [("d", 9, 1), ("b", 256, 128)]
     assert len(plan.restores) == 1
     scheduler.cancel(plan)
     assert (preempted.num_computed_tokens, preempted.status) == (0, SequenceStatus.WAITING)
