@@ -34,6 +34,12 @@ from deepinfer_core.ops.norm.rms_norm import rms_norm
 from deepinfer_core.ops.norm.rms_norm_quantize import rms_norm_quantize
 from deepinfer_core.ops.quantize.quantize import dequantize, quantize
 from deepinfer_core.ops.rotary.apply_rotary import apply_rotary
+from deepinfer_core.ops.sampling.apply_penalties import apply_penalties
+from deepinfer_core.ops.sampling.process_logits import process_logits
+from deepinfer_core.ops.sampling.top_logprobs import top_logprobs
+from deepinfer_core.ops.speculation.confidence import confidence
+from deepinfer_core.ops.speculation.draft_features import draft_features
+from deepinfer_core.ops.speculation.markov_logits import markov_logits
 from deepinfer_core.reference.attention import pack_output, run_project_output, run_sparse_decode
 from deepinfer_core.reference.compiled_table import COMPILED
 from deepinfer_core.reference.engram import pack_gate, run_gate, run_lookup
@@ -52,7 +58,9 @@ from deepinfer_core.reference.quantize import run_dequantize, run_quantize
 from deepinfer_core.reference.retain_rows import run_retain_rows
 from deepinfer_core.reference.rotary import run_apply_rotary
 from deepinfer_core.reference.routing import run_route, run_select_experts
+from deepinfer_core.reference.sampling import run_apply_penalties, run_process_logits, run_top_logprobs
 from deepinfer_core.reference.selection import run_index_scores, run_select_entries, run_select_within_candidates
+from deepinfer_core.reference.speculation import run_confidence, run_draft_features, run_markov_logits
 from deepinfer_core.reference.top_k import run_block_maximum, run_top_k
 
 Pack = Callable[[Mapping[str, Any], Site], Mapping[str, Any]]
@@ -84,10 +92,13 @@ def _exact(run: Callable[..., Any], pack: Pack) -> tuple[Implementation]:
 
 
 _WITH_TORCH: Mapping[Op[..., Any], tuple[Implementation, ...]] = {
+    apply_penalties: _by_row(run_apply_penalties),
     apply_rotary: _by_row(run_apply_rotary),
     block_maximum: _by_row(run_block_maximum),
+    confidence: _by_row(run_confidence),
     collapse: _with_products(run_collapse),
     compress_pairs: _by_step(run_compress_pairs),
+    draft_features: _by_row(run_draft_features),
     dequantize: (Implementation(run_dequantize, row_invariant=True),),
     enter: _with_products(run_enter, attribute_in("shifted", True)),
     entry_slots: (Implementation(run_entry_slots, row_invariant=True),),
@@ -100,7 +111,9 @@ _WITH_TORCH: Mapping[Op[..., Any], tuple[Implementation, ...]] = {
     linear: _with_products(run_linear, pack=pack_dense) + _exact(run_linear, pack_dense),
     load: _by_row(run_load),
     lookup: _by_row(run_lookup),
+    markov_logits: _with_products(run_markov_logits),
     mixes: _with_products(run_mixes),
+    process_logits: _by_row(run_process_logits),
     project_output: _with_products(run_project_output, pack=pack_output),
     quantize: _by_row(run_quantize),
     remember_tokens: (Implementation(run_remember_tokens, row_invariant=True),),
@@ -117,6 +130,7 @@ _WITH_TORCH: Mapping[Op[..., Any], tuple[Implementation, ...]] = {
     sparse_prefill: _by_step(run_sparse_prefill),
     store: _by_row(run_store),
     swiglu: _by_row(run_swiglu),
+    top_logprobs: _by_row(run_top_logprobs),
     top_k: _by_row(run_top_k),
     update: _by_row(run_update),
     vocabulary_logits: _with_products(run_vocabulary_logits, pack=pack_dense)

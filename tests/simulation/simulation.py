@@ -129,7 +129,7 @@ class Simulation:
 
     def run(self) -> Report:
         """Play the whole workload."""
-        while self._coming or self.scheduler.has_unfinished:
+        while self._coming or self.scheduler.has_unfinished or self._in_flight:
             self._now += 1.0
             self._arrive()
             self._abort()
