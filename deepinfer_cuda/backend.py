@@ -35,9 +35,7 @@ class CudaBackend:
         """The interpreter has none: it records nothing and has no queue to wait for."""
         if is_interpreting():
             return Capabilities()
-        return Capabilities(
-            graph_capture=True, no_sync_scope=True, pinned_memory=True, streams=True, asynchronous=True
-        )
+        return Capabilities(graph_capture=True, no_sync_scope=True, pinned_memory=True, streams=True, asynchronous=True)
 
     def device(self, index: int = 0) -> Device:
         """The GPU with this index, or the interpreter.

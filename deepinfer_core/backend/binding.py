@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from deepinfer_core.backend.interface import Backend, Implementation, PlanRequest
@@ -120,8 +119,7 @@ class Binder:
         def call(*args: Any, **kwargs: Any) -> Any:
             return run(*args, **fixed, **kwargs)
 
-        workspace = partial(choice.workspace, site=site) if choice.workspace is not None else None
-        bound = BoundOp(op, call if fixed else run, choice.planner, workspace=workspace)
+        bound = BoundOp(op, call if fixed else run, choice.planner, workspace=_at_site(choice.workspace, site))
         self.bound.append(bound)
         if bound.planner is not None:
             self.planned.append(bound)
@@ -240,3 +238,8 @@ def _part_site(part: Part, site: Site) -> Site:
 
 def _keep(weights: Mapping[str, Any], site: Site) -> Mapping[str, Any]:
     return dict(weights)
+
+
+def _at_site(workspace: Workspace | None, site: Site) -> Callable[[PlanRequest], int] | None:
+    """What a call takes there, by the size of the step; None where nobody stated it."""
+    return None if workspace is None else lambda request: workspace(request, site)

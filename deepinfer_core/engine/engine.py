@@ -335,16 +335,20 @@ class Engine:
         """Schedule the requests whose grammar is compiled; end those for which there is none, or no time."""
         for request in self._grammars.expired(now):
             self._end_waiting(request, FinishReason.TIMEOUT)
-        for request, error in self._grammars.ready(now):
-            try:
-                if not error:
-                    self._schedule(request)
-            except RequestError as refusal:
-                self.scheduler.abort(request.request_id)
-                error = str(refusal)
+        for request, problem in self._grammars.ready(now):
+            error = problem or self._refusal(request)
             if error:
                 self._reporter.event("grammar_failed")
                 self._end_waiting(request, FinishReason.ERROR, error)
+
+    def _refusal(self, request: Request) -> str:
+        """Schedule a request; why that was refused, or nothing."""
+        try:
+            self._schedule(request)
+        except RequestError as refusal:
+            self.scheduler.abort(request.request_id)
+            return str(refusal)
+        return ""
 
     def _end_waiting(self, request: Request, reason: FinishReason, error: str = "") -> None:
         """End a request that was never scheduled; its record comes with the next step."""

@@ -38,7 +38,7 @@ class OpenedModel:
     tokenizer: Tokenizer | None
 
 
-def open_model(
+def open_model(  # noqa: PLR0913 - one keyword for each setting
     model: str,
     *,
     accelerator: str = registry.AUTO,

@@ -86,7 +86,7 @@ class BoundModel:
         return allocate_caches(self.layout, num_blocks + 1, num_slots + 1, self.device.torch_device, self.numerics)
 
 
-def bind_model(
+def bind_model(  # noqa: PLR0913 - one keyword for each choice
     architecture: ModelArchitecture,
     parameters: ModelParameters,
     compressed_map: tuple[int, ...],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import statistics
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from deepinfer_core.engine.opening import open_model
 from tests.soak.soak import Soak
+
+if TYPE_CHECKING:
+    import pytest
 
 GROWTH = 1.05
 

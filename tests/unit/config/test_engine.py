@@ -14,12 +14,17 @@ from deepinfer_core.errors import ConfigError
 OTHER: dict[str, Any] = {
     "max_num_seqs": 3,
     "max_num_batched_tokens": 17,
-    "chunked_prefill": False,
+    "chunked_prefill": True,
     "headroom_blocks": 0,
     "max_prefill_steps_in_a_row": 5,
     "arrivals_per_priority": 7,
+    "step_policy": "mixed",
+    "max_chunk_tokens": 5,
+    "max_prefill_delay_ms": 9,
+    "max_num_waiting": 11,
 }
-"""Settings of the scheduler that are settings of an engine, none of them at its default."""
+"""Settings of the scheduler that are settings of an engine, none of them but chunked_prefill at its default: chunks of a
+length ask for it."""
 
 
 def test_every_setting_of_the_scheduler_can_be_set_for_an_engine() -> None:
