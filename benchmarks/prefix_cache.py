@@ -4,7 +4,8 @@
 
 Each mode has an engine of its own. The prompt is run once to fill the cache, then again with another last token; of
 that second run the table shows the time to the first token, the tokens that were computed, and how far the
-log-probabilities of the first token lie from those of an engine without a cache. The exit code is 1 when an exact hit changes a bit.
+log-probabilities of the first token lie from those of an engine without a cache. The exit code is 1 when an exact hit
+changes a bit.
 """
 
 from __future__ import annotations
