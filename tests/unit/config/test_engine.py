@@ -23,7 +23,7 @@ OTHER: dict[str, Any] = {
     "max_prefill_delay_ms": 9,
     "max_num_waiting": 11,
 }
-"""Settings of the scheduler that are settings of an engine; none but chunked_prefill, which chunks need, at its default."""
+"""Settings of the scheduler that are an engine's too; none but chunked_prefill, which chunks need, at its default."""
 
 
 def test_every_setting_of_the_scheduler_can_be_set_for_an_engine() -> None:
