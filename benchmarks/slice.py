@@ -43,6 +43,8 @@ from deepinfer_core.weights.dummy import DummyTensors  # noqa: E402
 _NO_NAN = 0x77
 """Random bytes under this mask are finite numbers and moderate scales in every cache format."""
 _REPEATS = 5
+_LONGEST_KEPT = 16384
+"""Tokens of the longest prompt whose ops are timed alone."""
 
 
 def main() -> int:
@@ -106,16 +108,21 @@ def open_slice(accelerator: str) -> BoundModel:
 class Call:
     """Calls of one op with the same shapes in one step."""
 
+    number: int = 0
     works: list[Any] = field(default_factory=list)
     bytes: float = 0.0
     flop: float = 0.0
 
 
 class Recorder:
-    """Lists the calls of bound ops, outermost only, while it is active."""
+    """Lists the calls of bound ops, outermost only, while it is active.
 
-    def __init__(self, model: BoundModel) -> None:
+    It keeps their inputs, so that they can be timed alone, unless it is told not to: those of long prompts do not fit.
+    """
+
+    def __init__(self, model: BoundModel, *, keeps: bool = True) -> None:
         self._model = model
+        self._keeps = keeps
         self._depth = 0
         self.calls: dict[str, Call] = defaultdict(Call)
 
@@ -144,7 +151,9 @@ class Recorder:
         moved, flop = cost(bound.op.name, args, made, self._model.architecture)
         call.bytes += moved
         call.flop += flop
-        call.works.append(lambda: bound(*args, **kwargs))
+        call.number += 1
+        if self._keeps:
+            call.works.append(lambda: bound(*args, **kwargs))
 
 
 def measure_decode(model: BoundModel, ceilings: Ceilings, count: int, context: int) -> dict[str, Any]:
@@ -186,7 +195,7 @@ def measure_prefill(model: BoundModel, ceilings: Ceilings, tokens: int) -> dict[
     blocks = -(-tokens // BLOCK_TOKENS)
     executor = Executor(model, model.allocate(blocks, 1))
     rows = [_rows(0, 0, tokens, blocks)]
-    with torch.inference_mode(), Recorder(model) as recorder:
+    with torch.inference_mode(), Recorder(model, keeps=tokens <= _LONGEST_KEPT) as recorder:
         executor.run(rows, prefill=True)
     ops = op_rows(recorder, ceilings)
     times = [_wall_us(lambda: executor.run(rows, prefill=True)) for _ in range(_REPEATS)]
@@ -220,16 +229,18 @@ def op_rows(recorder: Recorder, ceilings: Ceilings) -> list[dict[str, Any]]:
     """Each op of the step alone: all its calls one after the other, in a graph."""
     rows: list[dict[str, Any]] = []
     for name, call in recorder.calls.items():
-        row: dict[str, Any] = {"op": name, "calls": len(call.works), "bytes": call.bytes, "flop": call.flop}
+        row: dict[str, Any] = {"op": name, "calls": call.number, "bytes": call.bytes, "flop": call.flop}
         row["floor_us"] = max(call.bytes / ceilings.bytes_per_s, call.flop / ceilings.flop_per_s) * 1e6
-        row["floor_us"] += 3.0 * len(call.works)
+        row["floor_us"] += 3.0 * call.number
+        rows.append(row)
+        if not call.works:
+            continue
         try:
             with torch.inference_mode():
                 row["us"] = time_us(call.works) * len(call.works)
             row["share"] = row["floor_us"] / row["us"]
         except RuntimeError as error:
             row["failed"] = str(error)[:200]
-        rows.append(row)
     recorder.calls.clear()
     return sorted(rows, key=lambda row: -row.get("us", 0.0))
 
@@ -245,7 +256,7 @@ def print_step(step: dict[str, Any]) -> None:
     host = f", host {step['host_us']:.0f} us ({100 * step['host_us'] / step['us']:.1f} %)" if "host_us" in step else ""
     print(f"{step['step']}: {step['us']:.0f} us, {100 * step['share']:.1f} % of its floors{host}")
     for row in step["ops"]:
-        found = f"{row['us']:10.1f} us {100 * row['share']:5.1f} %" if "us" in row else f"FAILED {row['failed']}"
+        found = f"{row['us']:10.1f} us {100 * row['share']:5.1f} %" if "us" in row else row.get("failed", "not timed")
         print(
             f"  {row['op']:<36} x{row['calls']:<3} {found}  {row['bytes'] / 1e6:9.1f} MB {row['flop'] / 1e9:9.1f} GFLOP"
         )

@@ -59,12 +59,17 @@ class Intake:
             RequestError: Something is wrong; every problem is listed.
         """
         vocab_size, tokenizer = self._architecture.vocab_size, self._tokenizer
+        ids: tuple[int, ...] = ()
+
+        def read_ids() -> None:
+            nonlocal ids
+            ids = plain_token_ids(prompt_token_ids, vocab_size)
+
         check_all(
-            lambda: plain_token_ids(prompt_token_ids, vocab_size),
+            read_ids,
             lambda: check_params(params, vocab_size, tokenizer),
             lambda: check_order(priority, timeout_s),
         )
-        ids = plain_token_ids(prompt_token_ids, vocab_size)
         self._check_sequence(
             ScheduledSequence(request_id="", prompt_token_ids=ids, max_tokens=params.max_tokens, priority=priority)
         )

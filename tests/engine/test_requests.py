@@ -290,7 +290,7 @@ def test_occurrences_are_flat_places_of_the_rows_that_ask(kind: Any) -> None:
 def test_words_of_a_mask_have_a_bit_for_each_allowed_token() -> None:
     rows = [SamplingRow(params=SamplingParams(allowed_token_ids=ids), seed=0, position=0) for ids in ([0, 31, 33], [5])]
 
-    mask = token_mask(rows, vocab_size=40)
+    mask = token_mask(rows, vocab_size=40, fill=lambda *_: None)
 
     assert mask is not None
     assert mask.tolist() == [[1 - 2**31, 2], [32, 0]]
