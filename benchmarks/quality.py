@@ -4,7 +4,8 @@
 
 With ``--cache-sequences 3`` everything runs a second time in a cache of three sequences' size, among companions that
 outgrow a cache block while they run, so that sequences are preempted and computed anew. With ``--also``, everything
-runs a second time with settings of the engine, such as ``prompt_truncation=compact``. Exits with 1 when a task is off
+runs a second time with settings of the engine, such as ``prompt_truncation=compact``; with a prefix cache twice in the
+same engine, so that the answers that count begin with hits. Exits with 1 when a task is off
 by more than one point (0.01), when nothing was preempted though it should be, or when preemption changes a token in
 ``f32``.
 """
@@ -112,6 +113,7 @@ class Run:
         token_ids: Of each completion.
         longest: Tokens of the longest sequence, prompt and output.
         table: Share of right answers, by task.
+        num_cached_tokens: Tokens of prompts that were found in the prefix cache.
         num_preemptions: How often completions were preempted, companions not counted.
         statistics: Of the engine, in the end.
         seconds: From the first request to the last token.
@@ -122,6 +124,7 @@ class Run:
     token_ids: list[tuple[int, ...]]
     longest: int
     table: dict[str, dict[str, float]]
+    num_cached_tokens: int
     num_preemptions: int
     statistics: EngineStatistics
     seconds: float
@@ -147,6 +150,10 @@ def run(
         raise SystemExit("the tiny model has lost its tokenizer")
     engine = Engine(opened, EngineConfig(model="tiny", max_num_seqs=args.max_num_seqs, **settings))
     params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS, output_kind="final")
+    if settings.get("prefix_cache", "off") != "off":
+        for number, item in enumerate(items):
+            engine.add(f"before {number}", opened.tokenizer.encode(item["prompt"]), params)
+        list(engine.run())
     start = time.monotonic()
     for number, item in enumerate(items):
         token_ids = opened.tokenizer.encode(item["prompt"])
@@ -164,6 +171,7 @@ def run(
         token_ids=token_ids,
         longest=max(len(output.prompt_token_ids) + len(output.outputs[0].token_ids) for output in outputs),
         table=score(items, texts),
+        num_cached_tokens=sum(output.metrics.num_cached_tokens for output in outputs if output.metrics is not None),
         num_preemptions=sum(output.metrics.num_preemptions for output in outputs if output.metrics is not None),
         statistics=engine.statistics(),
         seconds=seconds,
@@ -209,6 +217,7 @@ def print_table(items: list[dict[str, Any]], runs: list[Run]) -> None:
         print(f"{task:<12} {row['prompts']:>7} {row['published']:>9.3f}{shares}")
     for one in runs:
         facts = f"{one.statistics.num_blocks} blocks, {one.num_preemptions} preemptions"
+        facts += f", {one.num_cached_tokens} cached tokens" if one.num_cached_tokens else ""
         print(f"{one.name}: {len(items)} prompts in {one.seconds:.0f} s, {facts}")
     if len(runs) > 1:
         print(f"completions with other tokens in the last run: {num_other_tokens(runs)} of {len(items)}")
@@ -255,6 +264,7 @@ def describe(
             one.name: {
                 "settings": one.settings,
                 "num_blocks": one.statistics.num_blocks,
+                "num_cached_tokens": one.num_cached_tokens,
                 "num_preemptions": one.num_preemptions,
                 "num_preemptions_with_companions": one.statistics.num_preemptions,
                 "num_completions_with_other_tokens": num_other_tokens([runs[0], one]),
