@@ -21,15 +21,16 @@ def cache_identity(opened: OpenedModel, config: EngineConfig) -> CacheIdentity:
     """The identity of what an engine caches.
 
     Weights count by the name, size and first MiB of each file: reading a checkpoint whole would take longer than
-    computing a prompt. Dummy weights are the same in every run.
+    computing a prompt. Dummy weights are the same in every run. What bounded replay left is no good for exact hits.
     """
     folder, model = opened.folder, opened.model
     weights = "dummy" if config.load_format == "dummy" else _digest(*sorted(folder.glob("*.safetensors")))
-    numerics = (config.numerics, config.batch_invariant, config.prompt_truncation, config.prompt_keep_tokens)
+    numerics = (config.numerics, config.batch_invariant, config.prefix_cache)
+    truncation = (config.prompt_truncation, config.prompt_keep_tokens)
     return CacheIdentity(
         tokenizer=_digest(folder / "tokenizer.json"),
         model=f"{_digest(folder / 'config.json')} {weights}",
-        numerics=" ".join(map(str, numerics)),
+        numerics=" ".join(map(str, (*numerics, *truncation))),
         cache_layout=f"{model.layout} on {model.device.facts['architecture']}",
     )
 
