@@ -40,7 +40,7 @@ def tests(session: nox.Session) -> None:
     """Every test that needs no accelerator, the conformance suites on the CPU included, but for the slow ones."""
     words = ("-m", "not slow", *session.posargs)
     workers = ("-n", str(WORKERS), "--dist", "loadfile")
-    session.run("python", "-m", "pytest", *workers, *words, env={"OMP_NUM_THREADS": "1"})
+    session.run("python", "-m", "pytest", *workers, "--durations", "25", *words, env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session

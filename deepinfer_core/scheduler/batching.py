@@ -90,9 +90,17 @@ class Batcher:
     def _prefill(
         self, num_free_rows: int, loads: list[CacheLoad], restores: list[tuple[int, int]]
     ) -> list[SequencePlan]:
-        """Chunks in the policy's order until the rows are used up; admitted sequences come before waiting ones."""
+        """Chunks in the policy's order until the rows are used up; admitted sequences come before waiting ones.
+
+        A prompt step gathers the whole context of each of its sequences, so these have a budget, too: that of one
+        sequence of full length and of rows without context. The first sequence always fits.
+        """
         entries: list[SequencePlan] = []
+        num_free_context = self._config.max_model_len + self._config.max_num_batched_tokens
         for sequence in self._prefill_candidates():
+            num_free_context -= sequence.num_expected_tokens
+            if entries and num_free_context < 0:
+                break
             is_new = sequence.status is SequenceStatus.WAITING
             if is_new and not (
                 self._policy.chunk_size(sequence, num_free_rows) and self._admit(sequence, loads, restores)
