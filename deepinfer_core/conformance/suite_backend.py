@@ -114,7 +114,7 @@ def _download_keeps_every_bit(subject: Subject) -> None:
     generator = torch.Generator().manual_seed(0)
     for name, dtype in TORCH_DTYPES.items():
         host = torch.randint(0, 2, (4, 6), generator=generator).to(dtype)
-        there = subject.device.upload(host)
+        there = host.to(subject.device.torch_device)
         found, turned = subject.device.download([there, there.t()]).wait()
         expect(found.device.type == "cpu", f"download of {name} lands on {found.device}")
         compare_bits(found, host, f"download of {name}")

@@ -86,6 +86,8 @@ def failing(backend) -> set[str]:
     [
         (Uncopied(), "upload_is_a_copy"),
         (Narrowing(), "upload_keeps_every_bit"),
+        (Undownloaded(), "download_is_a_copy_of_that_moment"),
+        (Rounding(), "download_keeps_every_bit"),
         (PlayedOnce(), "a_graph_reads_its_buffers_again"),
         (Nameless(), "facts_are_complete"),
         (InGigabytes(), "facts_are_complete"),
