@@ -11,21 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from deepinfer_core.engine.cache_identity import cache_identity
-from deepinfer_core.engine.cache_size import num_cache_blocks
-from deepinfer_core.engine.grammars import Grammars
-from deepinfer_core.engine.intake import Intake
-from deepinfer_core.engine.prefix_storage import open_storage
-from deepinfer_core.engine.reporter import Reporter
+from deepinfer_core.engine.assembly import assemble
 from deepinfer_core.engine.request_checks import check_request_id
 from deepinfer_core.engine.statistics import Counters, EngineStatistics
-from deepinfer_core.engine.step_runner import StepRunner, StepTimes
+from deepinfer_core.engine.step_runner import StepTimes
 from deepinfer_core.errors import RequestError
 from deepinfer_core.logging import get_logger
-from deepinfer_core.prefix_cache.keys import root_key
-from deepinfer_core.runtime.cache_transfer import CacheTransfer
-from deepinfer_core.runtime.executor import Executor
-from deepinfer_core.scheduler.scheduler import Scheduler
 from deepinfer_core.scheduler.sequence import FinishReason
 from deepinfer_core.scheduler.step_plan import Outcome
 
@@ -33,7 +24,7 @@ if TYPE_CHECKING:
     from deepinfer_core.config.engine import EngineConfig
     from deepinfer_core.engine.opening import OpenedModel
     from deepinfer_core.engine.request import Request
-    from deepinfer_core.engine.step_runner import LaunchedStep, StepExecutor
+    from deepinfer_core.engine.step_runner import LaunchedStep, StepExecutor, StepRunner
     from deepinfer_core.outputs import RequestOutput
     from deepinfer_core.runtime.sampler import SampledToken
     from deepinfer_core.sampling_params import SamplingParams
@@ -78,49 +69,18 @@ class Engine:
             CapacityError: The memory given does not hold one block.
             ConfigError: Prompts are truncated to fewer tokens than the model needs.
         """
-        model = opened.model
-        config.truncation().check(model.architecture.attention)
-        max_model_len = min(config.max_model_len or model.max_positions, model.max_positions)
-        prefixes = config.prefixes(model.architecture.attention.sliding_window)
-        num_slots = config.max_num_seqs + prefixes.num_snapshots
-        num_blocks = num_cache_blocks(model, config, max_model_len, num_slots)
-        self.scheduler = Scheduler(
-            config.scheduler(max_model_len),
-            num_blocks=num_blocks,
-            num_state_slots=config.max_num_seqs,
-            prefix_cache=prefixes,
-        )
-        caches = model.allocate(num_blocks, num_slots)
-        executor: StepExecutor = Executor(model, caches, truncation=config.truncation())
-        executor = wrap_executor(executor) if wrap_executor is not None else executor
-        transfer = CacheTransfer(caches, model.device)
-        self._overlaps = config.overlap == "on" or (config.overlap == "auto" and model.is_asynchronous)
-        self._runner: StepRunner | None = StepRunner(model, executor, transfer, feeds_back=self._overlaps)
-        self._launched: LaunchedStep | None = None
-        identity = cache_identity(opened, config) if prefixes.is_on else None
-        self._storage = open_storage(config, identity, transfer) if identity is not None else None
-        if self._storage is not None:
-            self.scheduler.prefix_cache.attach(self._storage.store)
-        self._intake = Intake(
-            model.architecture,
-            opened.tokenizer,
-            self.scheduler.check,
-            config.seed,
-            cache_root=root_key(identity) if identity is not None else b"",
-        )
-        self._sizes = num_blocks, config.max_num_seqs
-        self._reporter = Reporter(config, self.scheduler, num_blocks=num_blocks, clock=clock)
+        parts = assemble(opened, config, clock, wrap_executor)
+        self.scheduler = parts.scheduler
+        self._runner: StepRunner | None = parts.runner
+        self._overlaps, self._storage, self._intake = parts.overlaps, parts.storage, parts.intake
+        self._grammars, self._reporter = parts.grammars, parts.reporter
+        self._sizes = parts.num_blocks, config.max_num_seqs
         self._clock, self._nap = clock, nap
+        self._launched: LaunchedStep | None = None
         self._requests: dict[str, Request] = {}
+        self._ended_early: list[str] = []
         self._counters = Counters()
         self._is_idle = False
-        self._grammars = Grammars(
-            opened.tokenizer,
-            vocab_size=model.architecture.vocab_size,
-            eos_token_id=model.architecture.eos_token_id,
-            clock=clock,
-        )
-        self._ended_early: list[str] = []
 
     @property
     def has_unfinished(self) -> bool:
@@ -215,8 +175,8 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         """End a request; its record comes with the next step. Unknown ids are ignored: it may just have ended."""
-        if self._grammars.holds(request_id):
-            self._end_waiting(self._requests[request_id], FinishReason.ABORT)
+        if self._grammars.abort(request_id):
+            self._ended_early.append(request_id)
         self.scheduler.abort(request_id)
 
     def discard(self, request_ids: Iterable[str]) -> None:
@@ -236,7 +196,7 @@ class Engine:
         of the step, such as an interrupt, leaves this call: then no step in flight happened.
         """
         runner, now = self._opened_runner(), self._clock()
-        self._take_grammars(now)
+        self._ended_early += self._grammars.take(now, self._schedule, self._reporter)
         try:
             touched = self._advance(runner, now)
         except BaseException:
@@ -328,37 +288,13 @@ class Engine:
         return list(plan.sampling_entries)
 
     def _schedule(self, request: Request) -> None:
-        for sequence in request.sequences:
-            self.scheduler.add(sequence)
-
-    def _take_grammars(self, now: float) -> None:
-        """Schedule the requests whose grammar is compiled; end those for which there is none, or no time."""
-        for request in self._grammars.expired(now):
-            self._end_waiting(request, FinishReason.TIMEOUT)
-        for request, problem in self._grammars.ready(now):
-            error = problem or self._refusal(request)
-            if error:
-                self._reporter.event("grammar_failed")
-                self._end_waiting(request, FinishReason.ERROR, error)
-
-    def _refusal(self, request: Request) -> str:
-        """Schedule a request; why that was refused, or nothing."""
+        """Queue every sequence of a request, or none."""
         try:
-            self._schedule(request)
-        except RequestError as refusal:
+            for sequence in request.sequences:
+                self.scheduler.add(sequence)
+        except RequestError:
             self.scheduler.abort(request.request_id)
-            return str(refusal)
-        return ""
-
-    def _end_waiting(self, request: Request, reason: FinishReason, error: str = "") -> None:
-        """End a request that was never scheduled; its record comes with the next step."""
-        self._grammars.drop(request.request_id)
-        for completion in request.completions:
-            if error:
-                completion.fail(error)
-            else:
-                completion.finish(reason.value)
-        self._ended_early.append(request.request_id)
+            raise
 
     def _is_over(self, launched: LaunchedStep) -> bool:
         """True when nobody waits for a step any more."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deepinfer_core.errors import DeepInferError, RequestError
 
 if TYPE_CHECKING:
+    from deepinfer_core.engine.reporter import Reporter
     from deepinfer_core.engine.request import Request
     from deepinfer_core.engine.tokenizer import Tokenizer
+    from deepinfer_core.outputs import FinishReason
     from deepinfer_core.structured_output.compiler import GrammarCompiler, GrammarFuture
 
 
@@ -53,24 +55,46 @@ class Grammars:
             future = self._loaded_compiler().compile(params)
             self._waiting[request.request_id] = _Waiting(request=request, future=future, since=self._clock())
 
-    def holds(self, request_id: str) -> bool:
-        """Whether a request waits here."""
-        return request_id in self._waiting
+    def abort(self, request_id: str) -> bool:
+        """End a request that waits here; False when it does not."""
+        waiting = self._waiting.pop(request_id, None)
+        if waiting is not None:
+            _finish(waiting.request, "abort")
+        return waiting is not None
 
     def drop(self, request_id: str) -> None:
-        """Let a request go, whatever becomes of its grammar."""
+        """Let a request go that nobody wants any more."""
         self._waiting.pop(request_id, None)
 
-    def expired(self, now: float) -> list[Request]:
-        """Requests whose deadline is over."""
-        return [w.request for w in self._waiting.values() if w.request.sequences[0].deadline <= now]
+    def take(self, now: float, schedule: Callable[[Request], None], reporter: Reporter) -> list[str]:
+        """Hand on the requests whose grammar is there; end those for which there is none, or no time.
 
-    def ready(self, now: float) -> Iterator[tuple[Request, str]]:
-        """Let go of the requests whose grammar is there, each with a matcher for every completion; or with an error."""
+        Args:
+            now: The time.
+            schedule: Queues a request; what it raises ends the request.
+            reporter: Is told of grammars that failed.
+
+        Returns:
+            Ids of the requests that ended; their completions say why.
+        """
+        ended: list[str] = []
         for request_id, waiting in list(self._waiting.items()):
-            if waiting.future.done():
-                del self._waiting[request_id]
-                yield waiting.request, _attach(waiting, now)
+            request = waiting.request
+            if request.sequences[0].deadline <= now:
+                _finish(request, "timeout")
+            elif waiting.future.done():
+                error = _hand_on(waiting, now, schedule)
+                if not error:
+                    del self._waiting[request_id]
+                    continue
+                reporter.event("grammar_failed")
+                for completion in request.completions:
+                    completion.fail(error)
+            else:
+                continue
+            del self._waiting[request_id]
+            ended.append(request_id)
+        return ended
 
     def close(self) -> None:
         """Begin nothing more."""
@@ -98,14 +122,20 @@ class Grammars:
         return GrammarCompiler(vocabulary, clock=self._clock)
 
 
-def _attach(waiting: _Waiting, now: float) -> str:
-    """Give every completion its matcher; returns what went wrong, or nothing."""
+def _finish(request: Request, reason: FinishReason) -> None:
+    for completion in request.completions:
+        completion.finish(reason)
+
+
+def _hand_on(waiting: _Waiting, now: float, schedule: Callable[[Request], None]) -> str:
+    """Give every completion its matcher and queue the request; returns what went wrong, or nothing."""
     request = waiting.request
     try:
         request.warnings += waiting.future.result().warnings
         for completion in request.completions:
             completion.constrain(waiting.future.matcher())
+        request.grammar_compile_s = now - waiting.since
+        schedule(request)
     except DeepInferError as error:
         return str(error)
-    request.grammar_compile_s = now - waiting.since
     return ""
