@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.errors import require
 from deepinfer_core.scheduler.cache_memory import CacheMemory
+from deepinfer_core.scheduler.drafts import DraftPlanner
 from deepinfer_core.scheduler.policy import Load, SchedulingPolicy
 from deepinfer_core.scheduler.prefix_cache import Hit, PrefixCache
 from deepinfer_core.scheduler.queues import SortedQueue, by_rank
@@ -28,7 +29,12 @@ class Batcher:
     """
 
     def __init__(
-        self, config: SchedulerConfig, policy: SchedulingPolicy, memory: CacheMemory, prefix_cache: PrefixCache
+        self,
+        config: SchedulerConfig,
+        policy: SchedulingPolicy,
+        memory: CacheMemory,
+        prefix_cache: PrefixCache,
+        drafts: DraftPlanner,
     ) -> None:
         self.waiting = SortedQueue(by_rank)
         self.running = SortedQueue(by_rank)
@@ -36,6 +42,7 @@ class Batcher:
         self._policy = policy
         self._memory = memory
         self._prefix_cache = prefix_cache
+        self._drafts = drafts
         self.num_preemptions = 0
 
     def load(self, now: float, num_prefill_steps: int, num_decode_steps: int) -> Load:
@@ -173,23 +180,29 @@ class Batcher:
         return True
 
     def _decode(self, preempted: list[Sequence]) -> list[SequencePlan]:
-        """A row for every decoding sequence, and its drafts as far as the step has rows for them.
+        """A row for every decoding sequence, and as many of its drafts as the planner verifies.
 
         In the policy's order, so that whoever is preempted for another has no entry yet.
         """
         entries: list[SequencePlan] = []
         decoding = [sequence for sequence in self.running if _can_decode(sequence)]
-        num_spare_rows = self._config.max_num_batched_tokens - len(decoding)
-        for sequence in decoding:
+        for sequence, num_drafts in zip(decoding, self._draft_lengths(decoding), strict=True):
             if sequence.status is not SequenceStatus.DECODING:
                 break
-            num_drafts = 0 if sequence.num_pending_tokens else sequence.num_draft_tokens
-            if num_drafts:
-                num_drafts = min(num_drafts, num_spare_rows, sequence.num_remaining_tokens - 1)
             if self._make_room(sequence, sequence.num_expected_tokens + num_drafts, preempted):
                 entries.append(_rows(sequence, 1 + num_drafts, is_prefill=False))
-                num_spare_rows -= num_drafts
         return entries
+
+    def _draft_lengths(self, decoding: list[Sequence]) -> list[int]:
+        """How many drafts of each sequence are verified: none behind a token that is not known yet."""
+        limits = [_most_drafts(sequence) for sequence in decoding]
+        if not any(limits):
+            return limits
+        num_spare_rows = self._config.max_num_batched_tokens - len(decoding)
+        lengths = [int(length) for length in self._drafts.lengths(decoding, limits, num_spare_rows)]
+        fits = sum(lengths) <= num_spare_rows and all(0 <= n <= m for n, m in zip(lengths, limits, strict=True))
+        require(fits, f"the planner verifies {lengths} drafts of {limits} in {num_spare_rows} rows")
+        return lengths
 
     def _make_room(self, sequence: Sequence, num_tokens: int, preempted: list[Sequence]) -> bool:
         """Let a sequence grow, at the cost of the last in the order; False when that was itself."""
@@ -211,6 +224,13 @@ def _can_decode(sequence: Sequence) -> bool:
     )
 
 
+def _most_drafts(sequence: Sequence) -> int:
+    """Drafts that a step may verify: the last token of a sequence needs none."""
+    if sequence.num_pending_tokens:
+        return 0
+    return min(len(sequence.proposal.token_ids), sequence.num_remaining_tokens - 1)
+
+
 def _rows(sequence: Sequence, num_tokens: int, *, is_prefill: bool) -> SequencePlan:
     """The next rows of a sequence; those that reach its last expected token yield new ones."""
     start = sequence.num_planned_tokens
@@ -224,6 +244,7 @@ def _rows(sequence: Sequence, num_tokens: int, *, is_prefill: bool) -> SequenceP
         life=sequence.num_preemptions,
         window_start=sequence.window_start if is_prefill else 0,
         store_from=sequence.store_from if is_prefill else 0,
+        draft_token_ids=() if is_prefill else sequence.proposal.token_ids[: num_tokens - 1],
     )
 
 

@@ -13,6 +13,7 @@ from deepinfer_core.logging import get_logger
 from deepinfer_core.scheduler import admission
 from deepinfer_core.scheduler.batching import Batcher
 from deepinfer_core.scheduler.cache_memory import CacheMemory
+from deepinfer_core.scheduler.drafts import DraftPlanner, StepTiming, VerifyAll
 from deepinfer_core.scheduler.leases import Leases
 from deepinfer_core.scheduler.policy import POLICIES, SchedulingPolicy
 from deepinfer_core.scheduler.prefix_cache import PrefixCache
@@ -58,6 +59,7 @@ class Scheduler:
         num_state_slots: int,
         policy: SchedulingPolicy | None = None,
         prefix_cache: PrefixCacheConfig | None = None,
+        drafts: DraftPlanner | None = None,
     ) -> None:
         """Start empty.
 
@@ -68,6 +70,8 @@ class Scheduler:
             policy: Decides the order and the kind of steps; None for the one that the budgets name.
             prefix_cache: Whether prompts reuse what others left; None for not. State slots of its snapshots follow
                 those of sequences.
+            drafts: Decides how many drafts are verified and whether new ones are made; None: all that are there, and
+                none are made.
 
         Raises:
             CapacityError: There is no block or no state slot.
@@ -78,7 +82,8 @@ class Scheduler:
         self.prefix_cache = PrefixCache(
             prefix_cache or PrefixCacheConfig(), self._memory.blocks, first_snapshot=num_state_slots + 1
         )
-        self._batcher = Batcher(config, self._policy, self._memory, self.prefix_cache)
+        self._drafts = drafts or VerifyAll(proposes=False)
+        self._batcher = Batcher(config, self._policy, self._memory, self.prefix_cache, self._drafts)
         self._deadlines = SortedQueue(by_deadline)
         self._unfinished: dict[str, list[Sequence]] = {}
         self._finished: list[Sequence] = []
@@ -227,6 +232,10 @@ class Scheduler:
             self.prefix_cache.keep(entry, slot)
         self._end(plan)
 
+    def observe(self, timing: StepTiming) -> None:
+        """Tell the planner of drafts what a decode step took."""
+        self._drafts.observe(timing)
+
     def cancel(self, plan: StepPlan) -> None:
         """Take back a step in flight whose execution failed; its sequences start over, unless the caller ended them.
 
@@ -268,7 +277,12 @@ class Scheduler:
     def _begin(self, plan: StepPlan) -> StepPlan:
         wanted = ((entry, self.prefix_cache.snapshot_slot(entry)) for entry in plan.entries)
         places = [(entry, slot) for entry, slot in wanted if slot is not None]
-        plan = replace(plan, snapshots=tuple((entry.sequence.state_slot, slot) for entry, slot in places))
+        num_sampling = len(plan.sampling_entries)
+        plan = replace(
+            plan,
+            snapshots=tuple((entry.sequence.state_slot, slot) for entry, slot in places),
+            proposes=num_sampling > 0 and self._drafts.proposes(num_sampling),
+        )
         self._in_flight.append(plan)
         self._taking[plan] = places
         for entry in plan.entries:
@@ -301,3 +315,5 @@ class Scheduler:
             self.prefix_cache.name_blocks(sequence)
         if ending:
             self.finish(sequence, *ending)
+        elif outcome is not None and entry.holds_memory:
+            sequence.take_proposal(outcome.proposal)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
 
+from deepinfer_core.scheduler.drafts import NO_DRAFTS, Proposal
+
 
 class SequenceStatus(Enum):
     """Where a sequence is in its life."""
@@ -40,7 +42,7 @@ class FinishReason(Enum):
 class Sequence:
     """What was asked, and the state that the scheduler keeps; a request with ``n`` answers has ``n`` of them.
 
-    The caller sets what stands above ``num_draft_tokens``; everything below it belongs to the scheduler, is changed
+    The caller sets what stands above ``proposal``; everything below it belongs to the scheduler, is changed
     in place, and is for others to read. Sequences are compared by identity.
 
     Attributes:
@@ -54,7 +56,8 @@ class Sequence:
         deadline: Time, on the clock of ``Scheduler.plan``, at which it ends with what it has.
         arrival_time: When it came, on the same clock; policies that bound waiting read it.
         cache_root: What the keys of its cached blocks begin with; empty: it neither finds nor leaves any.
-        num_draft_tokens: Drafts to verify with the next decode row; the caller may set it before each plan.
+        proposal: Drafts that may be verified with the next decode row.
+        older_survival: Chances of the proposal before that one; empty when there was none.
         token_ids: Prompt, then output.
         num_prompt_tokens: How many of ``token_ids`` are the prompt.
         arrival: Number in order of arrival, unique within a scheduler.
@@ -88,7 +91,8 @@ class Sequence:
     deadline: float = math.inf
     arrival_time: float = 0.0
     cache_root: bytes = b""
-    num_draft_tokens: int = 0
+    proposal: Proposal = NO_DRAFTS
+    older_survival: tuple[float, ...] = ()
     token_ids: list[int] = field(init=False)
     num_prompt_tokens: int = field(init=False)
     arrival: int = field(init=False, default=-1)
@@ -158,6 +162,11 @@ class Sequence:
         self.num_computed_tokens = self.num_planned_tokens = position
         self.window_start, self.store_from = window_start, store_from
 
+    def take_proposal(self, proposal: Proposal) -> None:
+        """Take note of new drafts behind its last token, or that there are none."""
+        self.older_survival = self.proposal.survival
+        self.proposal = proposal
+
     def begin_step(self, num_rows: int, *, samples: bool) -> None:
         """Take note that a step with so many of its rows was planned."""
         self.num_steps_in_flight += 1
@@ -183,6 +192,7 @@ class Sequence:
         self.num_computed_tokens = self.num_planned_tokens = self.num_pending_tokens = self._num_open_drafts = 0
         self.num_named_blocks = self.window_start = self.store_from = 0
         self.cut_points = ()
+        self.proposal, self.older_survival = NO_DRAFTS, ()
         self.num_preemptions += 1
 
     def __repr__(self) -> str:

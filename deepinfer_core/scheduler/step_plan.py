@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from deepinfer_core.scheduler.drafts import NO_DRAFTS, Proposal
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 
 
@@ -49,6 +50,7 @@ class SequencePlan:
         life: The sequence's ``num_preemptions`` when the step was planned.
         window_start: First position that has window keys; above 0 where a cached prefix is replayed from there.
         store_from: Entries that close before this position are in the cache already and must stay as they are.
+        draft_token_ids: Tokens of the rows behind the first one of a decode step.
     """
 
     sequence: Sequence
@@ -60,6 +62,7 @@ class SequencePlan:
     life: int
     window_start: int = 0
     store_from: int = 0
+    draft_token_ids: tuple[int, ...] = ()
 
     @property
     def token_ids(self) -> list[int]:
@@ -69,7 +72,7 @@ class SequencePlan:
     @property
     def has_drafts(self) -> bool:
         """True when rows behind the first one are guesses."""
-        return not self.is_prefill and self.num_tokens > 1
+        return bool(self.draft_token_ids)
 
     @property
     def holds_memory(self) -> bool:
@@ -88,6 +91,7 @@ class StepPlan:
         loads: Payloads to write to the device before the step runs.
         restores: State slots to copy behind that, ``(source, destination)``.
         snapshots: The same behind the step.
+        proposes: The draft module runs behind it, for every sequence that gets tokens.
     """
 
     decodes: tuple[SequencePlan, ...] = ()
@@ -96,6 +100,7 @@ class StepPlan:
     loads: tuple[CacheLoad, ...] = ()
     restores: tuple[tuple[int, int], ...] = ()
     snapshots: tuple[tuple[int, int], ...] = ()
+    proposes: bool = False
 
     @property
     def kind(self) -> StepKind:
@@ -130,8 +135,10 @@ class Outcome:
         finish_reason: Why it ends after the last of them, if the caller knows (a stop string, an error). What the
             scheduler sees itself (end of text, stop tokens, lengths) need not be said.
         stop_reason: Goes with ``finish_reason``.
+        proposal: Drafts of what may follow the last of them.
     """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    proposal: Proposal = NO_DRAFTS

@@ -11,6 +11,7 @@ from zlib import crc32
 from deepinfer_core.config.architecture import BLOCK_TOKENS
 from deepinfer_core.prefix_cache.keys import derive, extend
 from deepinfer_core.scheduler.block_pool import BlockPool
+from deepinfer_core.scheduler.drafts import Proposal
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 from deepinfer_core.scheduler.step_plan import CacheLoad, Outcome, SequencePlan, StepPlan
 from tests.simulation.workload import token_at
@@ -134,7 +135,7 @@ class NullExecutor:
         self._read_blocks(sequence, prefixes, good_end)
         if not entry.samples:
             return None
-        sequence.num_draft_tokens = self._rng.randint(0, self._num_drafts)
+        proposal = self._proposal()
         fails_at = self._fails_at.get(sequence.request_id, -1)
         positions = range(good_end - num_accepted, good_end + 1)
         tokens = tuple(
@@ -142,7 +143,11 @@ class NullExecutor:
         )
         if len(tokens) < len(positions):
             return Outcome(token_ids=tokens, finish_reason=FinishReason.ERROR, stop_reason="logits are not finite")
-        return Outcome(token_ids=tokens)
+        return Outcome(token_ids=tokens, proposal=proposal)
+
+    def _proposal(self) -> Proposal:
+        count = self._rng.randint(0, self._num_drafts)
+        return Proposal((0,) * count, tuple(self._rng.random() for _ in range(count)))
 
     def _read_and_write_slot(self, entry: SequencePlan, prefixes: list[int], end: int) -> None:
         """The window before the first row must be there, from where it should begin; then that before the end is."""

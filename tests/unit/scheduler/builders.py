@@ -7,6 +7,7 @@ from typing import Any
 
 from deepinfer_core.config.prefix_cache import PrefixCacheConfig
 from deepinfer_core.config.scheduler import SchedulerConfig
+from deepinfer_core.scheduler.drafts import Proposal
 from deepinfer_core.scheduler.policy import SchedulingPolicy
 from deepinfer_core.scheduler.prefix_cache import Save
 from deepinfer_core.scheduler.scheduler import Scheduler
@@ -100,3 +101,8 @@ def outcomes(plan: StepPlan, token_id: int = TOKEN) -> list[Outcome]:
 def rows(plan: StepPlan) -> list[tuple[str, int, int]]:
     """Request, start and number of rows of each entry."""
     return [(entry.sequence.request_id, entry.start, entry.num_tokens) for entry in plan.entries]
+
+
+def drafts(count: int) -> Proposal:
+    """So many drafts that are sure to be accepted."""
+    return Proposal(tuple(range(101, 101 + count)), (1.0,) * count)

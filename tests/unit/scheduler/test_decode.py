@@ -7,7 +7,7 @@ import pytest
 from deepinfer_core.errors import InternalError
 from deepinfer_core.scheduler.sequence import FinishReason
 from deepinfer_core.scheduler.step_plan import Outcome, StepKind
-from tests.unit.scheduler.builders import TOKEN, add, make_scheduler, make_sequence, planned, rows, step
+from tests.unit.scheduler.builders import TOKEN, add, drafts, make_scheduler, make_sequence, planned, rows, step
 
 
 def test_every_running_sequence_gets_a_row() -> None:
@@ -48,12 +48,13 @@ def test_drafts_add_rows_that_the_blocks_cover() -> None:
     scheduler = make_scheduler()
     [sequence] = add(scheduler, "a", num_prompt_tokens=126)
     step(scheduler)
-    sequence.num_draft_tokens = 3
+    sequence.proposal = drafts(3)
 
     plan = planned(scheduler)
 
     assert rows(plan) == [("a", 126, 4)]
     assert plan.entries[0].token_ids == [TOKEN]
+    assert plan.entries[0].draft_token_ids == (101, 102, 103)
     assert len(sequence.block_ids) == 2
 
 
@@ -62,28 +63,30 @@ def test_only_accepted_drafts_count(accepted: tuple[int, ...]) -> None:
     scheduler = make_scheduler()
     [sequence] = add(scheduler, "a", num_prompt_tokens=10)
     step(scheduler)
-    sequence.num_draft_tokens = 3
+    sequence.proposal = drafts(3)
 
     scheduler.apply(planned(scheduler), [Outcome(token_ids=accepted)])
 
     assert sequence.output_token_ids == [TOKEN, *accepted]
     assert sequence.num_computed_tokens == 10 + len(accepted)
-    assert rows(planned(scheduler)) == [("a", 10 + len(accepted), 4)]
+    assert rows(planned(scheduler)) == [("a", 10 + len(accepted), 1)]
 
 
 def test_drafts_never_reach_past_the_last_token_or_the_budget() -> None:
     scheduler = make_scheduler(max_num_batched_tokens=8)
     for request_id, max_tokens in (("short", 3), ("a", 50), ("b", 50)):
-        scheduler.add(make_sequence(request_id, num_prompt_tokens=2, max_tokens=max_tokens, num_draft_tokens=4))
-    step(scheduler)
+        scheduler.add(make_sequence(request_id, num_prompt_tokens=2, max_tokens=max_tokens))
+    for entry in step(scheduler).entries:
+        entry.sequence.proposal = drafts(4)
 
     assert [num_tokens for *_, num_tokens in rows(planned(scheduler))] == [2, 5, 1]
 
 
 def test_tokens_behind_the_end_are_dropped() -> None:
     scheduler = make_scheduler()
-    [sequence] = add(scheduler, "a", stop_token_ids=frozenset({22}), num_draft_tokens=3)
+    [sequence] = add(scheduler, "a", stop_token_ids=frozenset({22}))
     step(scheduler)
+    sequence.proposal = drafts(3)
 
     scheduler.apply(planned(scheduler), [Outcome(token_ids=(21, 22, 23))])
 

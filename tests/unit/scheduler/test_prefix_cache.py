@@ -9,7 +9,19 @@ from deepinfer_core.config.prefix_cache import PrefixCacheConfig
 from deepinfer_core.scheduler.scheduler import Scheduler
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 from deepinfer_core.scheduler.step_plan import Outcome
-from tests.unit.scheduler.builders import BOUNDED, EXACT, ROOT, Tier, make_scheduler, outcomes, planned, rows, run, step
+from tests.unit.scheduler.builders import (
+    BOUNDED,
+    EXACT,
+    ROOT,
+    Tier,
+    drafts,
+    make_scheduler,
+    outcomes,
+    planned,
+    rows,
+    run,
+    step,
+)
 
 
 def prompt(num_blocks: int, more: int = 0, *, begins: int = 1) -> list[int]:
@@ -151,7 +163,7 @@ def test_accepted_drafts_are_named_with_their_tokens() -> None:
     scheduler = make_scheduler(prefix_cache=EXACT)
     sequence = queued(scheduler, prompt(0, 126))
     step(scheduler)
-    sequence.num_draft_tokens = 3
+    sequence.proposal = drafts(3)
     plan = planned(scheduler)
 
     scheduler.apply(plan, [Outcome(token_ids=(5, 6, 8))])
@@ -166,7 +178,7 @@ def test_drafts_behind_the_end_are_not_named() -> None:
     sequence = Sequence(request_id="q", prompt_token_ids=prompt(0, 125), max_tokens=9, eos_token_id=5, cache_root=ROOT)
     scheduler.add(sequence)
     step(scheduler)
-    sequence.num_draft_tokens = 3
+    sequence.proposal = drafts(3)
 
     scheduler.apply(planned(scheduler), [Outcome(token_ids=(5, 6, 8, 9))])
 

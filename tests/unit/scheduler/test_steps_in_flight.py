@@ -7,7 +7,7 @@ import pytest
 from deepinfer_core.errors import InternalError
 from deepinfer_core.scheduler.sequence import FinishReason, SequenceStatus
 from deepinfer_core.scheduler.step_plan import Outcome, StepKind
-from tests.unit.scheduler.builders import TOKEN, add, make_scheduler, outcomes, planned, rows, step
+from tests.unit.scheduler.builders import TOKEN, add, drafts, make_scheduler, outcomes, planned, rows, step
 
 
 def test_next_rows_follow_those_in_flight() -> None:
@@ -43,7 +43,7 @@ def test_no_row_follows_drafts_that_are_not_verified() -> None:
     scheduler = make_scheduler()
     [sequence] = add(scheduler, "a")
     step(scheduler)
-    sequence.num_draft_tokens = 2
+    sequence.proposal = drafts(2)
     plan = planned(scheduler)
 
     assert rows(plan) == [("a", 5, 3)]
