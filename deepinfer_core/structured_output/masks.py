@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,18 +13,25 @@ from deepinfer_core.structured_output.mask_rows import WORD_BYTES, allow_all, wo
 from deepinfer_core.structured_output.matcher import GrammarMatcher, LlguidanceMatcher, TriggeredMatcher
 
 if TYPE_CHECKING:
+    import numpy as np
+    from llguidance import LLMatcher
+    from numpy.typing import NDArray
+
     from deepinfer_core.structured_output.mask_rows import MaskArray
+
+
+_MOST_THREADS = 32
 
 
 class MaskFiller:
     """Fills masks for many matchers at once.
 
     Args:
-        num_threads: Threads; None takes what the library thinks right for this machine.
+        num_threads: Threads; None takes all cores that this process may use: its own thread waits meanwhile.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
-        self._executor = llguidance.LLExecutor(num_threads)
+        self._executor = llguidance.LLExecutor(num_threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS))
 
     def fill(self, matchers: Sequence[GrammarMatcher | None], masks: MaskArray) -> Mapping[int, str]:
         """Fill one row for each matcher, in place; None allows everything.
@@ -37,38 +45,48 @@ class MaskFiller:
         """
         rows = words_of(masks)
         require(rows.shape[0] >= len(matchers), f"{len(matchers)} masks for {rows.shape[0]} rows")
-        together: list[tuple[LlguidanceMatcher, int]] = []
+        together: list[tuple[LlguidanceMatcher, LLMatcher, int]] = []
         failed: dict[int, str] = {}
         for index, matcher in enumerate(matchers):
             inner = matcher.active or matcher if isinstance(matcher, TriggeredMatcher) else matcher
             if inner is None:
                 allow_all(rows[index])
-            elif isinstance(inner, LlguidanceMatcher) and inner.native is not None:
-                together.append((inner, index))
+            elif isinstance(inner, LlguidanceMatcher) and (native := inner.native) is not None:
+                together.append((inner, native, index))
             else:
-                self._fill_one(inner, rows[index : index + 1], index, failed)
+                self._fill_one(inner, rows[index], index, failed)
         if together:
             self._fill_together(together, rows, failed)
         return failed
 
     def _fill_one(self, matcher: GrammarMatcher, row: MaskArray, index: int, failed: dict[int, str]) -> None:
         try:
-            matcher.fill_mask(row[0])
+            matcher.fill_mask(row)
         except RequestError as error:
             failed[index] = str(error)
 
     def _fill_together(
-        self, together: Sequence[tuple[LlguidanceMatcher, int]], rows: MaskArray, failed: dict[int, str]
+        self,
+        together: list[tuple[LlguidanceMatcher, LLMatcher, int]],
+        rows: NDArray[np.int32],
+        failed: dict[int, str],
     ) -> None:
-        words = words_of(rows)
-        natives = [(native, index) for matcher, index in together if (native := matcher.native) is not None]
-        row_bytes = words.shape[1] * WORD_BYTES
-        self._executor.unsafe_compute_mask_ptr(natives, words.ctypes.data, row_bytes, words.shape[0])
-        for matcher, index in together:
-            matcher.note_error()
-            if matcher.error:
-                words[index].fill(0)
+        """Fill rows in parallel.
+
+        Matchers of one grammar share a lexer, which serves one of them at a time; side by side they go to one thread.
+        """
+        together.sort(key=_grammar_of)
+        natives = [(native, index) for _, native, index in together]
+        self._executor.unsafe_compute_mask_ptr(natives, rows.ctypes.data, rows.shape[1] * WORD_BYTES, rows.shape[0])
+        for matcher, native, index in together:
+            if native.is_error():
+                matcher.note_error()
+                rows[index].fill(0)
                 failed[index] = f"structured_outputs: {matcher.error}"
+
+
+def _grammar_of(entry: tuple[LlguidanceMatcher, LLMatcher, int]) -> int:
+    return entry[0].grammar
 
 
 def fill_draft_masks(matcher: GrammarMatcher, drafts: Sequence[int], rows: MaskArray) -> int:

@@ -72,9 +72,13 @@ class LlguidanceMatcher:
 
     The end token never reaches the library: whether it may come is asked, and that it came is counted here, so that it
     can be taken back like any other.
+
+    Attributes:
+        grammar: The same number for all matchers of one compiled grammar.
     """
 
-    def __init__(self, matcher: llguidance.LLMatcher, vocab_size: int, eos_token_id: int) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, vocab_size: int, eos_token_id: int, grammar: int = 0) -> None:
+        self.grammar = grammar
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._eos = eos_token_id
@@ -148,7 +152,7 @@ class LlguidanceMatcher:
             self._error = shortened(self._matcher.get_error())
 
     def clone(self) -> LlguidanceMatcher:
-        copy = LlguidanceMatcher(self._matcher.deep_copy(), self._vocab_size, self._eos)
+        copy = LlguidanceMatcher(self._matcher.deep_copy(), self._vocab_size, self._eos, self.grammar)
         copy._num_tokens, copy._num_after, copy._error = self._num_tokens, self._num_after, self._error
         return copy
 
