@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -33,6 +34,24 @@ class CudaDownload:
     def wait(self) -> tuple[Tensor, ...]:
         self.arrived.synchronize()
         return self.tensors
+
+
+class CudaTimer:
+    """Marks are events of the current stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        self._marks.append(event)
+
+    def seconds(self) -> tuple[float, ...]:
+        if self._marks:
+            self._marks[-1].synchronize()
+        return tuple(begin.elapsed_time(end) / 1e3 for begin, end in pairwise(self._marks))
 
 
 class CudaDevice:
@@ -104,6 +123,9 @@ class CudaDevice:
                 graph.capture_end()
         torch.cuda.current_stream(self._device).wait_stream(stream)
         return graph
+
+    def timer(self) -> CudaTimer:
+        return CudaTimer(self._device)
 
     def peak_bytes(self, work: Callable[[], object]) -> int:
         """Call ``work`` and return the most bytes that it asked torch for and held at once, its result included."""

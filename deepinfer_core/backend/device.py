@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -103,6 +105,45 @@ class Device(Protocol):
     def no_sync(self) -> AbstractContextManager[None]:
         """A scope in which waiting for the device raises, where ``Capabilities.no_sync_scope`` says so."""
         ...
+
+
+class Timer(Protocol):
+    """Marks in the order of device work, and the time between them."""
+
+    def mark(self) -> None:
+        """Note when the work queued so far is done; the host does not wait."""
+        ...
+
+    def seconds(self) -> tuple[float, ...]:
+        """Seconds between one mark and the next; blocks until the last was reached."""
+        ...
+
+
+@runtime_checkable
+class MeasuresTime(Protocol):
+    """A device whose work has times of its own; elsewhere the host's clock tells them."""
+
+    def timer(self) -> Timer:
+        """A timer without marks."""
+        ...
+
+
+class HostTimer:
+    """A timer for devices whose work is done when a call returns."""
+
+    def __init__(self) -> None:
+        self._marks: list[float] = []
+
+    def mark(self) -> None:
+        self._marks.append(perf_counter())
+
+    def seconds(self) -> tuple[float, ...]:
+        return tuple(end - begin for begin, end in pairwise(self._marks))
+
+
+def make_timer(device: Device) -> Timer:
+    """The device's own timer, or the host's."""
+    return device.timer() if isinstance(device, MeasuresTime) else HostTimer()
 
 
 @runtime_checkable

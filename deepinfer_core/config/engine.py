@@ -11,6 +11,7 @@ from deepinfer_core.config.numerics import VARIANTS
 from deepinfer_core.config.prefix_cache import PREFIX_CACHE_MODES, PrefixCacheConfig
 from deepinfer_core.config.prompt_truncation import DEFAULT_KEEP_TOKENS, PromptTruncation
 from deepinfer_core.config.scheduler import SchedulerConfig
+from deepinfer_core.config.speculation import SpeculativeConfig, speculative_config
 from deepinfer_core.errors import ConfigError, nearest
 
 LOAD_FORMATS = ("auto", "dummy")
@@ -61,6 +62,9 @@ class EngineConfig:
         prompt_truncation: How much of a prompt the decoder layers see: ``off`` for all of it; ``compact`` for its last
             tokens, at about half the work; ``mask`` gives the results of ``compact`` at the cost of ``off``.
         prompt_keep_tokens: Those last tokens.
+        speculative_config: How drafts are made and verified, a
+            :class:`~deepinfer_core.config.speculation.SpeculativeConfig` or a mapping of its fields; None for plain
+            decoding.
         kv_cache_memory_gib: Memory for compressed entries; 0 takes a share of what is free.
         log_stats_interval_s: Seconds between two lines about the engine in the log; 0 for none.
         metrics: Count for a page in Prometheus' text format.
@@ -100,6 +104,7 @@ class EngineConfig:
     prefix_disk_gib: float = 16.0
     prompt_truncation: str = "off"
     prompt_keep_tokens: int = DEFAULT_KEEP_TOKENS
+    speculative_config: SpeculativeConfig | None = None
     kv_cache_memory_gib: float = 0.0
     log_stats_interval_s: float = 0.0
     metrics: bool = False
@@ -110,7 +115,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         problems = [*self._wrong_names(), *self._wrong_numbers()]
-        for part in (lambda: self.scheduler(2), self.truncation):
+        for part in (lambda: self.scheduler(2), self.truncation, self._resolve_speculation):
             try:
                 part()
             except ConfigError as error:
@@ -148,6 +153,9 @@ class EngineConfig:
             problems.append(f"prefix_snapshots={snapshots!r} must be a whole number, 0 or more")
         return problems
 
+    def _resolve_speculation(self) -> None:
+        object.__setattr__(self, "speculative_config", speculative_config(self.speculative_config))
+
     def _contradictions(self) -> list[str]:
         problems: list[str] = []
         if self.prefix_cache == "off":
@@ -164,6 +172,11 @@ class EngineConfig:
             )
         if self.prefix_cache == "exact" and not self.prefix_snapshots:
             problems.append("prefix_cache=exact finds nothing without states; set prefix_snapshots to 1 or more")
+        if self.speculative_config is not None and self.overlap == "on":
+            problems.append(
+                "overlap=on launches a step before the tokens of the last one are known, and drafts need them; leave "
+                "overlap at auto, or speculative_config out"
+            )
         if self.prefix_disk and not self.prefix_disk_gib:
             problems.append("prefix_disk names a folder that may take 0 GiB; raise prefix_disk_gib")
         return problems

@@ -15,7 +15,9 @@ from deepinfer_core.engine.reporter import Reporter
 from deepinfer_core.engine.step_runner import StepRunner
 from deepinfer_core.prefix_cache.keys import root_key
 from deepinfer_core.runtime.cache_transfer import CacheTransfer
+from deepinfer_core.runtime.drafter import Drafter
 from deepinfer_core.runtime.executor import Executor
+from deepinfer_core.scheduler.drafts import VerifyAll
 from deepinfer_core.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -68,12 +70,14 @@ def assemble(
         num_blocks=num_blocks,
         num_state_slots=config.max_num_seqs,
         prefix_cache=prefixes,
+        drafts=VerifyAll() if model.drafting is not None else None,
     )
     caches = model.allocate(num_blocks, num_slots)
-    executor: StepExecutor = Executor(model, caches, truncation=config.truncation())
+    drafting = model.drafting is not None
+    executor: StepExecutor = Executor(model, caches, drafting=drafting, truncation=config.truncation())
     executor = wrap_executor(executor) if wrap_executor is not None else executor
     transfer = CacheTransfer(caches, model.device)
-    overlaps = config.overlap == "on" or (config.overlap == "auto" and model.is_asynchronous)
+    overlaps = not drafting and (config.overlap == "on" or (config.overlap == "auto" and model.is_asynchronous))
     identity = cache_identity(opened, config) if prefixes.is_on else None
     storage = open_storage(config, identity, transfer) if identity is not None else None
     if storage is not None:
@@ -83,7 +87,9 @@ def assemble(
     reporter = Reporter(config, scheduler, num_blocks=num_blocks, clock=clock)
     return EngineParts(
         scheduler=scheduler,
-        runner=StepRunner(model, executor, transfer, feeds_back=overlaps),
+        runner=StepRunner(
+            model, executor, transfer, feeds_back=overlaps, drafter=Drafter(model, caches) if drafting else None
+        ),
         overlaps=overlaps,
         storage=storage,
         intake=Intake(architecture, opened.tokenizer, scheduler.check, config.seed, cache_root=root),

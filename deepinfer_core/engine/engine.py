@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deepinfer_core.engine.assembly import assemble
+from deepinfer_core.engine.launched_step import StepTimes
 from deepinfer_core.engine.request_checks import check_request_id
 from deepinfer_core.engine.statistics import Counters, EngineStatistics
-from deepinfer_core.engine.step_runner import StepTimes
 from deepinfer_core.errors import RequestError
 from deepinfer_core.logging import get_logger
 from deepinfer_core.scheduler.sequence import FinishReason
@@ -22,11 +22,11 @@ from deepinfer_core.scheduler.step_plan import Outcome
 
 if TYPE_CHECKING:
     from deepinfer_core.config.engine import EngineConfig
+    from deepinfer_core.engine.launched_step import EntryTokens, LaunchedStep
     from deepinfer_core.engine.opening import OpenedModel
     from deepinfer_core.engine.request import Request
-    from deepinfer_core.engine.step_runner import LaunchedStep, StepExecutor, StepRunner
+    from deepinfer_core.engine.step_runner import StepExecutor, StepRunner
     from deepinfer_core.outputs import RequestOutput
-    from deepinfer_core.runtime.sampler import SampledToken
     from deepinfer_core.sampling_params import SamplingParams
     from deepinfer_core.scheduler.sequence import Sequence as ScheduledSequence
     from deepinfer_core.scheduler.step_plan import SequencePlan, StepPlan
@@ -283,6 +283,9 @@ class Engine:
             self._fail_step(plan, error)
         else:
             self.scheduler.apply(plan, outcomes)
+            timing = launched.timing()
+            if timing is not None:
+                self.scheduler.observe(timing)
             times.wait_s, times.apply_s = now - began, self._clock() - now
             self._reporter.step(launched, num_waiting_grammar=len(self._grammars))
         return list(plan.sampling_entries)
@@ -305,24 +308,27 @@ class Engine:
         self._launched = None
         self.scheduler.cancel_all()
 
-    def _take(self, entry: SequencePlan, sampled: SampledToken | None, now: float) -> Outcome:
-        """Give a completion its token; it decides whether it ends. One that ended meanwhile takes nothing."""
+    def _take(self, entry: SequencePlan, found: EntryTokens | None, now: float) -> Outcome:
+        """Give a completion its tokens; it decides where it ends. One that ended meanwhile takes nothing."""
         request = self._request_of(entry.sequence)
-        if request is None or sampled is None or entry.sequence.is_finished:
+        if request is None or found is None or entry.sequence.is_finished:
             return Outcome(token_ids=(), finish_reason=FinishReason.ABORT)
         completion = request.completions[entry.sequence.index]
-        if not sampled.is_finite:
-            self._note_numeric_error()
         num_before = entry.sequence.num_output_tokens
-        if completion.finish_reason is None and len(completion.token_ids) == num_before:
-            completion.push(sampled)
+        if len(completion.token_ids) == num_before:
+            for sampled in found.sampled:
+                if completion.finish_reason is not None:
+                    break
+                if not sampled.is_finite:
+                    self._note_numeric_error()
+                completion.push(sampled)
         tokens = tuple(completion.token_ids[num_before:])
         if tokens:
             self._reporter.tokens(request, entry.sequence.index, now, len(tokens))
             request.note_token(now)
             self._counters.num_generated_tokens += len(tokens)
         reason = FinishReason(completion.finish_reason) if completion.finish_reason else None
-        return Outcome(token_ids=tokens, finish_reason=reason)
+        return Outcome(token_ids=tokens, finish_reason=reason, proposal=found.proposal)
 
     def _fail_unscored(self, plan: StepPlan) -> None:
         """End requests that asked for log-probabilities of a prompt for which the model gives none."""

@@ -11,6 +11,7 @@ from deepinfer_core.backend import registry
 from deepinfer_core.config.fallback import FallbackPolicy
 from deepinfer_core.config.numerics import variant
 from deepinfer_core.engine.compressed_vocabulary import check_compressed_size, compress_vocabulary
+from deepinfer_core.engine.draft_settings import draft_settings
 from deepinfer_core.engine.tokenizer import load_tokenizer
 from deepinfer_core.engine.weight_memory import check_weights_fit
 from deepinfer_core.runtime.model import bind_model
@@ -19,6 +20,7 @@ from deepinfer_core.weights.locate import download_snapshot, locate
 
 if TYPE_CHECKING:
     from deepinfer_core.config.architecture import ModelArchitecture
+    from deepinfer_core.config.speculation import SpeculativeConfig
     from deepinfer_core.engine.tokenizer import Tokenizer
     from deepinfer_core.runtime.model import BoundModel
 
@@ -49,6 +51,7 @@ def open_model(  # noqa: PLR0913 - one keyword for each setting
     max_model_len: int = 0,
     batch_invariant: bool = False,
     weight_copies: str = "auto",
+    speculation: SpeculativeConfig | None = None,
 ) -> OpenedModel:
     """Find, check, load and bind a model.
 
@@ -62,6 +65,7 @@ def open_model(  # noqa: PLR0913 - one keyword for each setting
         max_model_len: Longest sequence; 0 takes the model's maximum.
         batch_invariant: Run every row by implementations that give it the same bits in any batch.
         weight_copies: What the backend may keep of the weights (``EngineConfig.weight_copies``).
+        speculation: How drafts are made; None for plain decoding.
 
     Raises:
         DeepInferError: Anything that is wrong with the request, the checkpoint or the machine, in words.
@@ -70,7 +74,12 @@ def open_model(  # noqa: PLR0913 - one keyword for each setting
     info = registry.select(accelerator)
     folder = locate(model, download=partial(download_snapshot, cache_dir=download_dir))
     backend = registry.load(info)
-    admit = partial(check_weights_fit, device=backend.device(), model=model, mapped=load_format != "dummy")
+    settings = partial(draft_settings, speculation, folder=folder, batch_invariant=batch_invariant)
+
+    def admit(architecture: ModelArchitecture) -> None:
+        settings(architecture)
+        check_weights_fit(architecture, device=backend.device(), model=model, mapped=load_format != "dummy")
+
     loaded = load_model(folder, load_format=load_format, admit=admit)
     has_tokenizer = load_format != "dummy" or (folder / "tokenizer.json").is_file()
     tokenizer = load_tokenizer(folder, loaded.architecture) if has_tokenizer else None
@@ -85,6 +94,7 @@ def open_model(  # noqa: PLR0913 - one keyword for each setting
         max_positions=max_model_len,
         batch_invariant=batch_invariant,
         weight_copies=weight_copies,
+        draft=settings(loaded.architecture),
     )
     return OpenedModel(folder=folder, model=bound, tokenizer=tokenizer)
 

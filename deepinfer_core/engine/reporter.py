@@ -12,8 +12,8 @@ from deepinfer_core.observability.records import DEVICE_TIER, EngineInfo, Reques
 
 if TYPE_CHECKING:
     from deepinfer_core.config.engine import EngineConfig
+    from deepinfer_core.engine.launched_step import LaunchedStep
     from deepinfer_core.engine.request import Request
-    from deepinfer_core.engine.step_runner import LaunchedStep
     from deepinfer_core.observability.records import EventName, WaitReason
     from deepinfer_core.scheduler.scheduler import Scheduler
     from deepinfer_core.scheduler.step_plan import SequencePlan

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from deepinfer_core.observability.collect import TokenTimes, inter_token_latencies
 from deepinfer_core.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from deepinfer_core.runtime.sampling_tensors import SamplingRow, completion_seed, has_penalty
+from deepinfer_core.runtime.sampling_tensors import NO_DRAFT, SamplingRow, completion_seed, has_penalty
 from deepinfer_core.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
@@ -78,12 +78,16 @@ class Request:
         """True when every completion has ended."""
         return None not in [completion.finish_reason for completion in self.completions]
 
-    def sampling_row(self, index: int) -> SamplingRow:
-        """What the sampler needs to choose the next token of a completion."""
-        prompt, output = self.prompt_token_ids, self.completions[index].token_ids
+    def sampling_rows(self, index: int, drafts: Sequence[int] = ()) -> list[SamplingRow]:
+        """What the sampler needs to choose the next token of a completion, and the one behind each draft.
+
+        A row behind drafts counts on them: penalties, ``min_tokens``, ``bad_words`` and the grammar see them as output.
+        """
+        prompt: Sequence[int] = self.prompt_token_ids
+        output: Sequence[int] = self.completions[index].token_ids
         if self._histories:
             prompt, output = self._histories[index].grown(output)
-        return SamplingRow(
+        first = SamplingRow(
             params=self.params,
             seed=completion_seed(self.seed, index),
             position=self.sequences[index].num_tokens,
@@ -91,6 +95,20 @@ class Request:
             output_token_ids=output,
             bad_words=self.bad_words,
             grammar=self.completions[index].grammar,
+            draft=drafts[0] if drafts else NO_DRAFT,
+        )
+        return [first, *(self._row_behind(first, tuple(drafts), count) for count in range(1, len(drafts) + 1))]
+
+    def _row_behind(self, first: SamplingRow, drafts: tuple[int, ...], count: int) -> SamplingRow:
+        """The row behind the first ``count`` drafts of a block; whose output nobody reads keeps that of the first."""
+        assumed = drafts[:count]
+        is_read = bool(self._histories or first.bad_words or self.params.min_tokens)
+        return replace(
+            first,
+            position=first.position + count,
+            output_token_ids=_extended(first.output_token_ids, assumed) if is_read else first.output_token_ids,
+            assumed=assumed,
+            draft=drafts[count] if count < len(drafts) else NO_DRAFT,
         )
 
     def note_scheduled(self, entry: SequencePlan, now: float) -> None:
@@ -175,3 +193,8 @@ class _History:
         """Prompt and output, after taking over what is new in a list of the output."""
         self.output.extend(output[len(self.output) :])
         return self.prompt, self.output
+
+
+def _extended(tokens: Sequence[int], more: Sequence[int]) -> Sequence[int]:
+    """A copy with more tokens at its end; machine integers stay such."""
+    return tokens + array("q", more) if isinstance(tokens, array) else [*tokens, *more]

@@ -56,6 +56,7 @@ def open_session(model: str, settings: Mapping[str, Any]) -> Session:
         max_model_len=config.max_model_len,
         batch_invariant=config.batch_invariant,
         weight_copies=config.weight_copies,
+        speculation=config.speculative_config,
     )
     return Session(
         settings=resolved, opened=opened, engine=Engine(opened, config), prompts=PromptEncoder(opened.tokenizer)

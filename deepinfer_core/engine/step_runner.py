@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from deepinfer_core.backend.device import make_timer
+from deepinfer_core.engine.launched_step import LaunchedStep, PendingScores
+from deepinfer_core.engine.step_sampler import StepSampler
 from deepinfer_core.ops.embedding.pending_tokens import PENDING
 from deepinfer_core.runtime.batch import NO_COMPRESSED_ID, SequenceRows, int32_row
-from deepinfer_core.runtime.sampler import SampledRows, ScoredRows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from deepinfer_core.backend.device import Download
     from deepinfer_core.engine.logprobs import PromptScores
     from deepinfer_core.engine.request import Request
     from deepinfer_core.runtime.cache_transfer import CacheTransfer
+    from deepinfer_core.runtime.drafter import Drafter
     from deepinfer_core.runtime.executor import HiddenRows
     from deepinfer_core.runtime.model import BoundModel
-    from deepinfer_core.runtime.sampler import SampledToken
-    from deepinfer_core.runtime.sampling_tensors import SamplingRow
     from deepinfer_core.scheduler.step_plan import SequencePlan, StepPlan
 
 _ROWS_SCORED_AT_ONCE = 256
@@ -54,68 +53,6 @@ class StepExecutor(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class StepTimes:
-    """Seconds of the host that went into one step; see ``StepStats``."""
-
-    plan_s: float = 0.0
-    launch_s: float = 0.0
-    wait_s: float = 0.0
-    apply_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingScores:
-    """Log-probabilities of a part of a prompt, on their way."""
-
-    scores: PromptScores
-    targets: Sequence[int]
-    download: Download
-
-
-@dataclass(slots=True, kw_only=True)
-class LaunchedStep:
-    """A step on its way.
-
-    Attributes:
-        plan: What was planned.
-        hidden: The last row of each of ``plan.sampling_entries`` ``[n, H]``.
-        sampled: The entries that were sampled: those whose sequences had not ended by then.
-        rows: What the sampler knew of each of these.
-        download: Their tokens, on their way.
-        scores: Log-probabilities of prompts, on their way.
-        num_padded_rows: Rows that the device computed for nobody.
-        times: Seconds of the host that went into it.
-    """
-
-    plan: StepPlan
-    hidden: Tensor
-    sampled: tuple[SequencePlan, ...] = ()
-    num_padded_rows: int = 0
-    times: StepTimes = field(default_factory=StepTimes)
-    rows: Sequence[SamplingRow] = ()
-    download: Download | None = None
-    scores: list[PendingScores] = field(default_factory=list["PendingScores"])
-
-    def wait(self) -> None:
-        """Block until everything has arrived."""
-        for download in (self.download, *(part.download for part in self.scores)):
-            if download is not None:
-                download.wait()
-
-    def tokens(self) -> list[SampledToken]:
-        """The token of each of ``sampled``, once it has arrived. Whatever is wrong with one row is in its ``error``.
-
-        Log-probabilities of prompts go to the ``prompt_scores`` of their requests, once.
-        """
-        found = SampledRows.of(self.download.wait()).on_host(self.rows) if self.download is not None else []
-        arrived = [(part, ScoredRows.of(part.download.wait())) for part in self.scores]
-        self.scores = []
-        for part, rows in arrived:
-            part.scores.add(rows.on_host(part.targets, part.scores.num_alternatives))
-        return found
-
-
 class StepRunner:
     """Launches planned steps of one model; knows requests only as what they ask.
 
@@ -123,7 +60,15 @@ class StepRunner:
     would cost what overlap wins. References may wait.
     """
 
-    def __init__(self, model: BoundModel, executor: StepExecutor, transfer: CacheTransfer, *, feeds_back: bool) -> None:
+    def __init__(
+        self,
+        model: BoundModel,
+        executor: StepExecutor,
+        transfer: CacheTransfer,
+        *,
+        feeds_back: bool,
+        drafter: Drafter | None = None,
+    ) -> None:
         """Take what runs the model.
 
         Args:
@@ -131,11 +76,14 @@ class StepRunner:
             executor: Runs it over its caches.
             transfer: Writes to these caches what was kept elsewhere.
             feeds_back: Sampled tokens are kept on the device for a step that is launched before the host knows them.
+            drafter: Makes drafts; None without speculative decoding.
         """
         self._model = model
         self._executor = executor
         self._transfer = transfer
         self._feeds_back = feeds_back
+        self._is_timed = drafter is not None
+        self._sampler = StepSampler(model, executor.logits, drafter)
         self._without_waiting: Callable[[], AbstractContextManager[None]] = (
             nullcontext if model.report.counts["reference"] else model.device.no_sync
         )
@@ -148,20 +96,25 @@ class StepRunner:
             requests: By id; all of the plan are there.
         """
         with self._without_waiting():
-            last_rows: list[Tensor] = []
-            launched = LaunchedStep(plan=plan, hidden=torch.empty(0))
+            chosen: list[Tensor] = []
+            timer = make_timer(self._model.device) if self._is_timed else None
+            launched = LaunchedStep(plan=plan, hidden=torch.empty(0), timer=timer)
             self._transfer.write(plan.loads)
             self._executor.copy_slots(plan.restores)
+            if timer is not None:
+                timer.mark()
             for entries, is_prefill in ((plan.decodes, False), (plan.prefills, True)):
                 if entries:
                     rows = [self._rows(entry, requests[entry.sequence.request_id]) for entry in entries]
                     hidden = self._executor.forward(rows, prefill=is_prefill)
-                    last_rows.append(self._last_rows(hidden, entries))
+                    chosen.append(self._sampled_rows(hidden, entries))
                     launched.num_padded_rows += hidden.num_padded
                     if is_prefill:
                         launched.scores = self._score_prompts(hidden, entries, requests)
+            if timer is not None:
+                timer.mark()
             self._executor.copy_slots(plan.snapshots)
-            launched.hidden = last_rows[0] if len(last_rows) == 1 else torch.cat(last_rows)
+            launched.hidden = chosen[0] if len(chosen) == 1 else torch.cat(chosen)
         return launched
 
     def sample(self, launched: LaunchedStep, requests: Mapping[str, Request]) -> None:
@@ -171,25 +124,18 @@ class StepRunner:
             launched: From :meth:`launch`; gets its tokens.
             requests: By id; those that have ended may be missing.
         """
-        entries = launched.plan.sampling_entries
-        alive = [number for number, entry in enumerate(entries) if not entry.sequence.is_finished]
-        launched.sampled = tuple(entries[number] for number in alive)
-        if not alive:
-            return
         with self._without_waiting():
-            hidden = launched.hidden if len(alive) == len(entries) else self._select(launched.hidden, alive)
-            logits = self._executor.logits(hidden).float()
-            rows = [requests[e.sequence.request_id].sampling_row(e.sequence.index) for e in launched.sampled]
-            sampled = self._model.sampler(logits, rows)
-            if self._feeds_back:
-                self._executor.remember(sampled.token_ids, [e.sequence.state_slot or -1 for e in launched.sampled])
-            launched.rows, launched.download = rows, self._model.device.download(sampled.tensors)
+            tokens = self._sampler.sample(launched, requests)
+            if self._feeds_back and tokens is not None:
+                self._executor.remember(tokens, [e.sequence.state_slot or -1 for e in launched.sampled])
+            if launched.timer is not None:
+                launched.timer.mark()
 
     def _rows(self, entry: SequencePlan, request: Request) -> SequenceRows:
         """Integers of one sequence in a step."""
         sequence, lookback = entry.sequence, self._model.lookback
         compressed = self._model.compressed_map
-        ids = [PENDING] if entry.is_pending else entry.token_ids
+        ids = [PENDING] if entry.is_pending else [*entry.token_ids, *entry.draft_token_ids]
         before = sequence.token_ids[max(entry.start - lookback, 0) : entry.start]
         return SequenceRows(
             token_ids=ids,
@@ -208,14 +154,14 @@ class StepRunner:
     def _select(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
         return hidden[self._model.device.upload(int32_row(list(rows)))]
 
-    def _last_rows(self, hidden: HiddenRows, entries: Sequence[SequencePlan]) -> Tensor:
-        """Hidden rows of the last token of each entry that samples."""
+    def _sampled_rows(self, hidden: HiddenRows, entries: Sequence[SequencePlan]) -> Tensor:
+        """Hidden rows that choose tokens: the last one of each entry that samples, and the rows before drafts."""
         rows: list[int] = []
         end = 0
         for entry, length in zip(entries, hidden.lengths, strict=True):
             end += length
             if entry.samples:
-                rows.append(end - 1)
+                rows += range(end - 1 - len(entry.draft_token_ids), end)
         return hidden.rows if len(rows) == len(hidden.rows) else self._select(hidden.rows, rows)
 
     def _score_prompts(

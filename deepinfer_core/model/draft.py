@@ -18,7 +18,7 @@ from deepinfer_core.ops.speculation.confidence import confidence
 from deepinfer_core.ops.speculation.markov_logits import markov_logits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -62,8 +62,25 @@ class DraftModule:
     """Draft layers and heads; embedding and vocabulary head are the backbone's."""
 
     def __init__(
-        self, builder: Builder, parameters: DraftParameters, embed: BoundOp, expand: BoundOp, logits: BoundOp
+        self,
+        builder: Builder,
+        parameters: DraftParameters,
+        embed: BoundOp,
+        expand: BoundOp,
+        logits: BoundOp,
+        *,
+        temperatures: Sequence[float] = (),
     ) -> None:
+        """Bind the module.
+
+        Args:
+            builder: Of the graph.
+            parameters: Its weights.
+            embed: The backbone's embedding.
+            expand: Makes streams of its rows.
+            logits: The backbone's vocabulary head.
+            temperatures: Of the confidence head at each draft, 1 where none is given.
+        """
         architecture, shape = builder.architecture, builder.architecture.attention
         self._embed, self._expand, self._logits = embed, expand, logits
         self._cast = builder.bind_cast()
@@ -83,9 +100,10 @@ class DraftModule:
         self._markov = builder.bind(
             markov_logits, weights={"embedding": parameters.markov_embedding, "head": parameters.markov_head}
         )
-        self._confidence = builder.bind(
-            confidence, weights={"embedding": parameters.markov_embedding, "weight": parameters.confidence}
-        )
+        head = {"embedding": parameters.markov_embedding, "weight": parameters.confidence}
+        bound = {t: builder.bind(confidence, weights=head, temperature=t) for t in sorted({1.0, *temperatures})}
+        self._uncalibrated = bound[1.0]
+        self._confidence = [bound[temperature] for temperature in temperatures]
 
     def write_context(
         self, features: tuple[Tensor, ...], positions: Tensor, stores: Tensor, rings: Mapping[int, Cache]
@@ -115,9 +133,10 @@ class DraftModule:
         """Logits with the Markov correction by the token before (int32 ``[T]``)."""
         return self._markov(base_logits, previous)
 
-    def confidence(self, hidden: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
-        """Logit and probability that the drafted token will be accepted."""
-        return self._confidence(hidden, previous)
+    def confidence(self, hidden: Tensor, previous: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        """Logit and probability that draft ``index`` of a block will be accepted."""
+        bound = self._confidence[index] if index < len(self._confidence) else self._uncalibrated
+        return bound(hidden, previous)
 
 
 class DraftLayer:

@@ -21,6 +21,8 @@ from deepinfer_core.ops.hyper_connection.retain_rows import retain_rows
 from deepinfer_core.ops.hyper_connection.streams import expand
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from deepinfer_core.model.blocks.settings import Builder
@@ -40,7 +42,14 @@ class HashSetup:
 class ModelGraph:
     """A bound text model. It calls ops and nothing else; it knows no device."""
 
-    def __init__(self, builder: Builder, parameters: ModelParameters, hash_setup: HashSetup | None) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        parameters: ModelParameters,
+        hash_setup: HashSetup | None,
+        *,
+        draft_temperatures: Sequence[float] = (),
+    ) -> None:
         architecture = builder.architecture
         self.architecture = architecture
         self._binder = builder.binder
@@ -70,7 +79,14 @@ class ModelGraph:
             sizes={"V": architecture.vocab_size, "H": architecture.hidden_size},
         )
         self.draft = (
-            DraftModule(builder, builder.place(parameters.draft), self._embed, self._expand, self._logits)
+            DraftModule(
+                builder,
+                builder.place(parameters.draft),
+                self._embed,
+                self._expand,
+                self._logits,
+                temperatures=draft_temperatures,
+            )
             if parameters.draft
             else None
         )

@@ -136,17 +136,19 @@ class _Recording:
 class CapturedDecode:
     """Decode steps of one model over one set of caches, a recording for each bucket that was met."""
 
-    def __init__(self, model: BoundModel, caches: KVCaches, latest: Tensor) -> None:
+    def __init__(self, model: BoundModel, caches: KVCaches, latest: Tensor, *, drafting: bool = False) -> None:
         """Record nothing yet.
 
         Args:
             model: The model.
             caches: Written by every step.
             latest: Token sampled last for each state slot, for rows that are pending ``[slots]`` int32.
+            drafting: Also store the draft module's context keys.
         """
         self._model = model
         self._caches = caches
         self._latest = latest
+        self._drafting = drafting
         self._recordings: dict[Bucket, _Recording] = {}
 
     @property
@@ -182,6 +184,8 @@ class CapturedDecode:
         def work() -> None:
             step = model.graph.begin(model.feedback.resolve(buffer.inputs, self._latest), self._caches)
             latest["step"] = model.graph.forward(step), step
+            if self._drafting:
+                model.graph.write_draft_context(step)
 
         work()
         recording = _Recording(buffer=buffer, graph=model.device.capture(work), latest=latest)

@@ -81,7 +81,9 @@ class Executor:
         self._drafting = drafting
         self._truncation = truncation
         self._latest = torch.zeros(caches.slot_pool.shape[0], dtype=torch.int32, device=model.device.torch_device)
-        self._captured = CapturedDecode(model, caches, self._latest) if model.captures_graphs else None
+        self._captured = (
+            CapturedDecode(model, caches, self._latest, drafting=drafting) if model.captures_graphs else None
+        )
 
     def forward(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> HiddenRows:
         """One forward pass, as the engine wants its rows."""
@@ -110,9 +112,8 @@ class Executor:
         Decode steps are replayed where the backend records them: their results are overwritten by the next one.
         """
         if self._captured is not None and not prefill and record is None:
-            hidden, step = self._captured.run(sequences)
-        else:
-            hidden, step = self._run_eagerly(sequences, prefill, record)
+            return self._captured.run(sequences)
+        hidden, step = self._run_eagerly(sequences, prefill, record)
         if self._drafting:
             self.model.graph.write_draft_context(step)
         return hidden, step
@@ -170,7 +171,7 @@ def _choose(module: DraftModule, greedy: BoundOp, base: Tensor, hidden: Tensor, 
     """Row by row: each drafted token sets the Markov correction of the next."""
     tokens, logits, confidence_logits, confidence = [], [], [], []
     for row in range(base.shape[1]):
-        logit, probability = module.confidence(hidden[:, row], previous)
+        logit, probability = module.confidence(hidden[:, row], previous, row)
         corrected = module.correct(base[:, row], previous)
         previous = greedy(corrected.float())
         tokens.append(previous)

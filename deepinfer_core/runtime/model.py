@@ -17,6 +17,7 @@ from deepinfer_core.model.graph import HashSetup, ModelGraph
 from deepinfer_core.ops.kv_cache.store import copy_blocks
 from deepinfer_core.ops.rotary.frequencies import rotary_table
 from deepinfer_core.runtime.cache import allocate_caches
+from deepinfer_core.runtime.drafting_ops import DraftingOps
 from deepinfer_core.runtime.parameters import to_device
 from deepinfer_core.runtime.sampler import Sampler
 from deepinfer_core.runtime.token_feedback import TokenFeedback
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from deepinfer_core.backend.report import BindingReport
     from deepinfer_core.config.architecture import ModelArchitecture
     from deepinfer_core.config.numerics import Numerics
+    from deepinfer_core.config.speculation import DraftSettings
     from deepinfer_core.model.parameters import ModelParameters
     from deepinfer_core.model.step_inputs import KVCaches
 
@@ -54,6 +56,7 @@ class BoundModel:
         captures_graphs: Decode steps are recorded and replayed.
         is_asynchronous: Steps run behind the host.
         ops: Every op that was bound for it.
+        drafting: What makes and counts drafts; None without speculative decoding.
     """
 
     architecture: ModelArchitecture
@@ -70,6 +73,7 @@ class BoundModel:
     captures_graphs: bool = False
     is_asynchronous: bool = False
     ops: tuple[BoundOp, ...] = ()
+    drafting: DraftingOps | None = None
 
     @property
     def lookback(self) -> int:
@@ -97,6 +101,7 @@ def bind_model(  # noqa: PLR0913 - one keyword for each choice
     max_positions: int = 0,
     batch_invariant: bool = False,
     weight_copies: str = "auto",
+    draft: DraftSettings | None = None,
 ) -> BoundModel:
     """Bind a model to a backend.
 
@@ -110,6 +115,7 @@ def bind_model(  # noqa: PLR0913 - one keyword for each choice
         max_positions: Longest context; 0 takes the model's maximum.
         batch_invariant: Bind only implementations that give a row the same bits in any company.
         weight_copies: What the backend may keep of the weights (``EngineConfig.weight_copies``).
+        draft: How drafts are made; None for plain decoding.
 
     Raises:
         UnsupportedByBackend: The policy refuses how some op would run, or it is not row-invariant; all are listed.
@@ -129,9 +135,10 @@ def bind_model(  # noqa: PLR0913 - one keyword for each choice
     tables = (plain.to(device.torch_device), compressed.to(device.torch_device))
     builder = Builder(architecture, numerics, binder, tables, partial(to_device, device=device.torch_device))
     setup = _hash_setup(architecture, compressed_map)
-    graph = ModelGraph(builder, parameters, setup)
+    graph = ModelGraph(builder, parameters, setup, draft_temperatures=draft.temperatures if draft is not None else ())
     sampler = Sampler(binder, vocab_size=architecture.vocab_size, eos_token_id=architecture.eos_token_id)
     feedback = TokenFeedback(binder, compressed_map, vocab_size=architecture.vocab_size)
+    drafting = DraftingOps(binder, draft, vocab_size=architecture.vocab_size) if draft is not None else None
     pool_copies = binder.bind(copy_blocks)
     report = binder.finish()
     log.info(report.summary())
@@ -151,6 +158,7 @@ def bind_model(  # noqa: PLR0913 - one keyword for each choice
         captures_graphs=backend.capabilities.graph_capture,
         is_asynchronous=backend.capabilities.asynchronous,
         ops=tuple(binder.bound),
+        drafting=drafting,
     )
 
 

@@ -24,6 +24,20 @@ from deepinfer_core.runtime import sampling_tensors
 from deepinfer_core.runtime.sampling_tensors import FillMasks, SamplingRow
 from deepinfer_core.sampling_params import MAX_LOGPROBS
 
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Rejection sampling of some rows.
+
+    Attributes:
+        verify: The bound op ``speculation.verify``.
+        draft_logprobs: What the draft of each row was drawn from ``[n, V]``; anything in rows without one.
+    """
+
+    verify: BoundOp
+    draft_logprobs: Tensor
+
+
 USUAL_LOGPROBS = 20
 """Alternatives that are cheap to report; a batch in which somebody asks for more runs the op that was bound for all."""
 
@@ -62,17 +76,42 @@ class SampledRows:
         finite: ``[n]`` bool, False where the model's logits define no distribution.
         drawable: ``[n]`` bool, False also where bias, masks or penalties left none.
         logprobs: What ``sampling.top_logprobs`` returned, or None.
+        accepted: ``[n]`` bool, whether the draft that a row judges is accepted; None where no row judges one.
     """
 
     token_ids: Tensor
     finite: Tensor
     drawable: Tensor
     logprobs: tuple[Tensor, Tensor, Tensor, Tensor] | None
+    accepted: Tensor | None = None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Everything, in the order in which :meth:`of` takes it."""
+        """What the host needs to know, in the order in which :meth:`of` takes it."""
         return (self.token_ids, self.finite, self.drawable, *(self.logprobs or ()))
+
+    @classmethod
+    def join(cls, parts: Sequence[SampledRows]) -> SampledRows:
+        """The rows of all parts, one after the other; all report the same log-probabilities or none."""
+        if len(parts) == 1:
+            return parts[0]
+        reported = [part.logprobs for part in parts if part.logprobs is not None]
+        logprobs = None
+        if reported:
+            chosen, ranks, best, ids = (torch.cat(columns) for columns in zip(*reported, strict=True))
+            logprobs = chosen, ranks, best, ids
+        has_drafts = any(part.accepted is not None for part in parts)
+        return cls(
+            token_ids=torch.cat([part.token_ids for part in parts]),
+            finite=torch.cat([part.finite for part in parts]),
+            drawable=torch.cat([part.drawable for part in parts]),
+            logprobs=logprobs,
+            accepted=torch.cat([part.flags() for part in parts]) if has_drafts else None,
+        )
+
+    def flags(self) -> Tensor:
+        """``accepted``, False in rows that judge no draft."""
+        return torch.zeros_like(self.finite) if self.accepted is None else self.accepted
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> SampledRows:
@@ -176,26 +215,43 @@ class Sampler:
         self._apply_token_mask = binder.bind(apply_token_mask, sizes=sizes)
         self._apply_penalties = binder.bind(apply_penalties, sizes=sizes)
         self.greedy = binder.bind(greedy, sizes=sizes)
-        self._process_logits = binder.bind(process_logits, sizes=sizes)
+        self.process_logits = binder.bind(process_logits, sizes=sizes)
         self._sample = binder.bind(sample, sizes=sizes, purpose=DRAW)
         widths = sorted({min(width, vocab_size) for width in (0, USUAL_LOGPROBS, MAX_LOGPROBS)})
         self._top_logprobs = {width: binder.bind(top_logprobs, sizes=sizes, n=width) for width in widths}
 
-    def __call__(self, logits: Tensor, rows: Sequence[SamplingRow]) -> SampledRows:
-        """Choose the next token of each row.
+    def __call__(
+        self,
+        logits: Tensor,
+        rows: Sequence[SamplingRow],
+        *,
+        judge: Judge | None = None,
+        num_alternatives: int | None = None,
+    ) -> SampledRows:
+        """Choose the next token of each row, and judge the drafts.
+
+        Without a judge a draft is accepted when it is the token that is chosen.
 
         Args:
             logits: ``[n, V]`` f32 as the model gave them; not changed.
             rows: One per row of ``logits``.
+            judge: Accepts and replaces the drafts of rows that draw.
+            num_alternatives: Best tokens to report with each; None for as many as the rows ask.
         """
         expected = (len(rows), self.vocab_size)
         require(tuple(logits.shape) == expected, f"the sampler got logits {tuple(logits.shape)} for {expected}")
         finite = self._finite_rows(logits)
         scores = self._restrict(logits, rows)
         drawable = finite if scores is logits else finite & self._finite_rows(scores)
-        token_ids = torch.where(drawable, self._choose(scores, rows), -1)
+        chosen, accepted = self._choose(scores, rows, judge)
+        token_ids = torch.where(drawable, chosen, -1)
+        wanted = num_alternatives if num_alternatives is not None else most_alternatives(rows)
         return SampledRows(
-            token_ids=token_ids, finite=finite, drawable=drawable, logprobs=self._report(logits, token_ids, rows)
+            token_ids=token_ids,
+            finite=finite,
+            drawable=drawable,
+            logprobs=self._reporter(wanted)(logits, token_ids) if wanted is not None else None,
+            accepted=accepted & drawable if accepted is not None else None,
         )
 
     def score(self, logits: Tensor, token_ids: Sequence[int], num_alternatives: int) -> ScoredRows:
@@ -241,27 +297,43 @@ class Sampler:
         counts = torch.zeros(logits.numel(), dtype=torch.int32, device=logits.device)
         return counts.scatter_add_(0, index, torch.ones_like(index, dtype=torch.int32)).view(logits.shape)
 
-    def _choose(self, scores: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    def _choose(self, scores: Tensor, rows: Sequence[SamplingRow], judge: Judge | None) -> tuple[Tensor, Tensor | None]:
+        """A token of each row, and whether its draft is accepted."""
         temperature = sampling_tensors.parameter(rows, lambda p: p.temperature, 0.0)
+        drafts = sampling_tensors.drafts(rows)
+        drafts = self._upload(drafts) if drafts is not None else None
         if temperature is None:
-            return self.greedy(scores)
+            return _equal(self.greedy(scores), drafts)
         filters = (
             sampling_tensors.parameter(rows, lambda p: max(p.top_k, 0), 0, torch.int32),
             sampling_tensors.parameter(rows, lambda p: p.top_p, 1.0),
             sampling_tensors.parameter(rows, lambda p: p.min_p, 0.0),
         )
         uploaded = (None if values is None else self._upload(values) for values in filters)
-        logprobs = self._process_logits(scores, self._upload(temperature), *uploaded)
-        seeds, positions = sampling_tensors.seeds(rows), sampling_tensors.positions(rows)
-        return self._sample(logprobs, self._upload(seeds), self._upload(positions))
-
-    def _report(
-        self, logits: Tensor, token_ids: Tensor, rows: Sequence[SamplingRow]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        wanted = [row.params.logprobs for row in rows if row.params.logprobs is not None]
-        return self._reporter(max(wanted))(logits, token_ids) if wanted else None
+        on_device = self._upload(temperature)
+        logprobs = self.process_logits(scores, on_device, *uploaded)
+        numbers = self._upload(sampling_tensors.seeds(rows)), self._upload(sampling_tensors.positions(rows))
+        if drafts is None or judge is None:
+            return _equal(self._sample(logprobs, *numbers), drafts)
+        accepted, token_ids, _ = judge.verify(logprobs, drafts, judge.draft_logprobs, *numbers)
+        if all(row.params.temperature > 0 for row in rows):
+            return token_ids, accepted
+        best, is_best = _equal(self.greedy(scores), drafts)  # nothing is kept of how a greedy draft was chosen
+        is_drawn = on_device > 0
+        return torch.where(is_drawn, token_ids, best), torch.where(is_drawn, accepted, is_best)
 
     def _reporter(self, num_alternatives: int) -> BoundOp:
         """The narrowest bound op that reports so many, or the whole vocabulary."""
         widths = list(self._top_logprobs)
         return self._top_logprobs[next((width for width in widths if width >= num_alternatives), widths[-1])]
+
+
+def most_alternatives(rows: Sequence[SamplingRow]) -> int | None:
+    """Best tokens that some row wants reported, None when none wants any."""
+    wanted = [row.params.logprobs for row in rows if row.params.logprobs is not None]
+    return max(wanted) if wanted else None
+
+
+def _equal(token_ids: Tensor, drafts: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The tokens, and whether each is the draft of its row."""
+    return token_ids, None if drafts is None else token_ids == drafts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from deepinfer_core.errors import require
+from deepinfer_core.errors import RequestError, require
 from deepinfer_core.ops.sampling.apply_token_mask import WORD_BITS, num_mask_words
 from deepinfer_core.sampling_params import SamplingParams
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FillMasks = Callable[[Sequence["GrammarMatcher | None"], "NDArray[np.int32]"], object]
 """See ``structured_output.masks.MaskFiller.fill``."""
 
+NO_DRAFT = -1
+"""Where a row judges no draft."""
 _SEED_STEP = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: multiples of it stay far from each other and from small seeds of other requests."""
 
@@ -47,6 +49,8 @@ class SamplingRow:
         output_token_ids: What was generated so far; read for penalties, ``min_tokens`` and ``bad_words``.
         bad_words: The ``bad_words`` of ``params`` as sequences of tokens, none of them empty.
         grammar: Where the output stands in its grammar; None without one.
+        assumed: Drafts before this row in its block, of which ``grammar`` does not know.
+        draft: The draft that this row judges, or -1.
     """
 
     params: SamplingParams
@@ -56,11 +60,15 @@ class SamplingRow:
     output_token_ids: Sequence[int] = ()
     bad_words: Sequence[Sequence[int]] = ()
     grammar: GrammarMatcher | None = None
+    assumed: tuple[int, ...] = ()
+    draft: int = NO_DRAFT
 
     @property
     def constraint(self) -> GrammarMatcher | None:
-        """The grammar, where it forbids something now."""
-        return self.grammar if self.grammar is not None and self.grammar.is_constrained else None
+        """The grammar, where it forbids something now; of a row behind drafts, its block tells."""
+        if self.grammar is None or self.assumed or not self.grammar.is_constrained:
+            return None
+        return self.grammar
 
 
 def parameter(
@@ -79,6 +87,13 @@ def seeds(rows: Sequence[SamplingRow]) -> Tensor:
 def positions(rows: Sequence[SamplingRow]) -> Tensor:
     """Indices ``[n]`` int32 of the tokens that are produced."""
     return torch.tensor([row.position for row in rows], dtype=torch.int32)
+
+
+def drafts(rows: Sequence[SamplingRow]) -> Tensor | None:
+    """The drafts that rows judge ``[n]`` int32, or None when there are none."""
+    if all(row.draft == NO_DRAFT for row in rows):
+        return None
+    return torch.tensor([row.draft for row in rows], dtype=torch.int32)
 
 
 def bias(rows: Sequence[SamplingRow], vocab_size: int, eos_token_id: int) -> tuple[Tensor, Tensor] | None:
@@ -135,16 +150,40 @@ def token_mask(rows: Sequence[SamplingRow], vocab_size: int, fill: FillMasks) ->
         fill: Writes what grammars allow into rows of words. A grammar that cannot go on allows nothing.
     """
     constraints = [row.constraint for row in rows]
-    has_grammars = any(constraint is not None for constraint in constraints)
+    has_blocks = any(row.grammar is not None and row.assumed for row in rows)
+    has_grammars = has_blocks or any(constraint is not None for constraint in constraints)
     if not has_grammars and all(row.params.allowed_token_ids is None for row in rows):
         return None
     mask = torch.full((len(rows), num_mask_words(vocab_size)), -1, dtype=torch.int32)
     if has_grammars:
         fill(constraints, mask.numpy())
+    if has_blocks:
+        _fill_blocks(rows, mask.numpy())
     for number, row in enumerate(rows):
         if row.params.allowed_token_ids is not None:
             mask[number] &= _mask_words(row.params.allowed_token_ids, vocab_size)
     return mask
+
+
+def _fill_blocks(rows: Sequence[SamplingRow], mask: NDArray[np.int32]) -> None:
+    """Masks of rows behind drafts: what the grammar allows if these are accepted.
+
+    Nothing is written behind the first draft that may not come: verification cannot get there.
+    """
+    for number, row in enumerate(rows):
+        is_last = number + 1 == len(rows) or not rows[number + 1].assumed
+        if row.grammar is not None and row.assumed and is_last:
+            _fill_block(row.grammar, row.assumed, mask[number - len(row.assumed) : number + 1])
+
+
+def _fill_block(grammar: GrammarMatcher, assumed: Sequence[int], rows: NDArray[np.int32]) -> None:
+    """Fill the masks of one block; a grammar that cannot go on allows nothing."""
+    from deepinfer_core.structured_output.masks import fill_draft_masks
+
+    try:
+        fill_draft_masks(grammar, assumed, rows)
+    except RequestError:
+        rows.fill(0)
 
 
 def _mask_words(allowed: Iterable[int], vocab_size: int) -> Tensor:

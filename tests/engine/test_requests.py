@@ -264,7 +264,7 @@ def test_penalties_see_the_whole_prompt_and_every_token_so_far(llm: LLM, make_en
     for num_tokens in range(1, 4):
         engine.step()
         request = engine._requests["a"]
-        rows = [request.sampling_row(index) for index in range(2)]
+        rows = [request.sampling_rows(index)[0] for index in range(2)]
 
         assert [list(row.prompt_token_ids) for row in rows] == [ids, ids]
         assert [list(row.output_token_ids) for row in rows] == [c.token_ids for c in request.completions]

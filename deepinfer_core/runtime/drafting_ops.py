@@ -1,0 +1,38 @@
+"""The ops of speculative decoding that are not part of the model, bound for one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deepinfer_core.ops.sampling.random import DRAFT, DRAW
+from deepinfer_core.ops.sampling.sample import sample
+from deepinfer_core.ops.speculation.accept_prefix import accept_prefix
+from deepinfer_core.ops.speculation.verify import verify
+
+if TYPE_CHECKING:
+    from deepinfer_core.backend.binding import Binder, BoundOp
+    from deepinfer_core.config.speculation import DraftSettings
+
+
+class DraftingOps:
+    """Bound ops, and the settings that they were bound for.
+
+    Attributes:
+        settings: How drafts are made.
+        accept_prefix: Counts the drafts that stand.
+        verify: Judges drafts by rejection sampling; None where they are coupled with the tokens.
+        samples: Draws each draft of a block.
+    """
+
+    def __init__(self, binder: Binder, settings: DraftSettings, *, vocab_size: int) -> None:
+        self.settings = settings
+        sizes = {"V": vocab_size}
+        self.accept_prefix = binder.bind(accept_prefix)
+        self.verify: BoundOp | None = None if settings.is_coupled else binder.bind(verify, sizes=sizes)
+        purposes = [DRAW if settings.is_coupled else DRAFT + index for index in range(settings.num_drafts)]
+        bound = {purpose: binder.bind(sample, sizes=sizes, purpose=purpose) for purpose in sorted(set(purposes))}
+        self.samples = [bound[purpose] for purpose in purposes]
+
+    def draw_offset(self, index: int) -> int:
+        """Draft ``index`` behind the token at position ``a`` is drawn with the numbers of position ``a`` plus this."""
+        return index + 1 if self.settings.is_coupled else 0
