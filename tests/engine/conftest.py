@@ -38,6 +38,12 @@ def opened_f32(accelerator: str) -> OpenedModel:
 
 
 @pytest.fixture(scope="session")
+def opened_invariant(accelerator: str) -> OpenedModel:
+    """The model in the arithmetic of the release, where every rounding shows, with the same bits in any company."""
+    return open_model("tiny", accelerator=accelerator, batch_invariant=True)
+
+
+@pytest.fixture(scope="session")
 def make_engine(opened: OpenedModel) -> MakeEngine:
     """Makes engines over the tiny model; settings are those of the configuration."""
 

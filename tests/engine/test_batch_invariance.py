@@ -9,7 +9,7 @@ import pytest
 
 from deepinfer_core import EngineConfig, SamplingParams
 from deepinfer_core.engine.engine import Engine
-from deepinfer_core.engine.opening import OpenedModel, open_model
+from deepinfer_core.engine.opening import OpenedModel
 
 PROMPT = [5 + (place * 7) % 900 for place in range(300)]
 KINDS: dict[str, dict[str, Any]] = {
@@ -24,12 +24,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "preempted": {"kv_cache_memory_gib": 9.5 * 35840 / 2**30, "headroom_blocks": 0},
     "hit": {"prefix_cache": "exact"},
 }
-
-
-@pytest.fixture(scope="module")
-def invariant(accelerator: str) -> OpenedModel:
-    """The model in the arithmetic of the release, where every rounding shows."""
-    return open_model("tiny", accelerator=accelerator, batch_invariant=True)
 
 
 def answer(opened: OpenedModel, params: SamplingParams, settings: dict[str, Any], company: int) -> object:
@@ -51,8 +45,8 @@ def answer(opened: OpenedModel, params: SamplingParams, settings: dict[str, Any]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
-def test_no_bit_depends_on_how_a_prompt_is_run(invariant: OpenedModel, kind: str, way: str) -> None:
+def test_no_bit_depends_on_how_a_prompt_is_run(opened_invariant: OpenedModel, kind: str, way: str) -> None:
     params = SamplingParams(max_tokens=12, ignore_eos=True, logprobs=4, **KINDS[kind])
-    alone = answer(invariant, params, {}, company=0)
+    alone = answer(opened_invariant, params, {}, company=0)
 
-    assert answer(invariant, params, WAYS[way], company=9) == alone
+    assert answer(opened_invariant, params, WAYS[way], company=9) == alone

@@ -44,14 +44,14 @@ def answers(engine: Engine, all_prompts: Sequence[Sequence[int]], params: Sampli
 @pytest.mark.parametrize("params", [GREEDY, DRAWN])
 @pytest.mark.parametrize("overlap", ["off", "on"])
 def test_an_exact_hit_gives_the_bits_of_a_cold_run(
-    make_engine: MakeEngine, opened_f32: OpenedModel, params: SamplingParams, overlap: str
+    make_engine: MakeEngine, opened_invariant: OpenedModel, params: SamplingParams, overlap: str
 ) -> None:
-    cold = answers(make_engine(opened_f32), prompts(), params)
-    engine = make_engine(opened_f32, prefix_cache="exact", overlap=overlap)
+    cold = answers(make_engine(opened_invariant), prompts(), params)
+    engine = make_engine(opened_invariant, prefix_cache="exact", overlap=overlap)
 
     warm = answers(engine, prompts(), params)
 
-    assert [tokens for tokens, _ in warm] == [tokens for tokens, _ in cold]
+    assert warm == cold
     assert engine.scheduler.prefix_cache.counters.num_hit_tokens == 256 + 256 + 128
     engine.scheduler.require_all_free()
 
@@ -107,7 +107,7 @@ def test_prompts_whose_log_probabilities_are_asked_for_are_computed_whole(
 
 @pytest.mark.parametrize("spoil", [False, True])
 def test_a_restarted_engine_finds_prefixes_on_the_disk(
-    make_engine: MakeEngine, opened_f32: OpenedModel, tmp_path: Path, spoil: bool
+    make_engine: MakeEngine, opened_invariant: OpenedModel, tmp_path: Path, spoil: bool
 ) -> None:
     settings = {
         "prefix_cache": "exact",
@@ -115,7 +115,7 @@ def test_a_restarted_engine_finds_prefixes_on_the_disk(
         "prefix_disk": str(tmp_path),
         "prefix_disk_gib": 0.1,
     }
-    first = make_engine(opened_f32, **settings)
+    first = make_engine(opened_invariant, **settings)
     cold = answers(first, [PREFIX], GREEDY)
     first.close()
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
@@ -123,7 +123,7 @@ def test_a_restarted_engine_finds_prefixes_on_the_disk(
     for file in files if spoil else ():
         file.write_bytes(file.read_bytes()[:-1] + b"x")
 
-    second = make_engine(opened_f32, **settings)
+    second = make_engine(opened_invariant, **settings)
     warm = answers(second, [PREFIX], GREEDY)
 
     assert warm == cold
