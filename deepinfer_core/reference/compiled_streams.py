@@ -87,6 +87,31 @@ def _mix_row(
 
 
 @kernel
+def _collapse_row(wide: Any, mix: Any, like: Any, row: Any) -> None:
+    """All streams of one row weighed and summed, rounded to the element type of ``like``."""
+    hidden = len(row)
+    for column in range(hidden):
+        row[column] = mix[0] * wide[column]
+    for stream in range(1, len(mix)):
+        share, old = mix[stream], wide[stream * hidden : (stream + 1) * hidden]
+        for column in range(hidden):
+            row[column] += share * old[column]
+    for column in range(hidden):
+        row[column] = widened(narrowed(row[column], like))
+
+
+@kernel
+def _collapse_rows(streams: Any, mix: Any, rows: Any, first: Any, last: Any) -> None:
+    count, hidden = mix.shape[1], rows.shape[1]
+    wide, row = np.empty(count * hidden, np.float32), np.empty(hidden, np.float32)
+    for index in range(first, last):
+        widen(streams[index], wide)
+        _collapse_row(wide, mix[index], streams, row)
+        for column in range(hidden):
+            rows[index, column] = narrowed(row[column], rows)
+
+
+@kernel
 def _enter_rows(
     streams: Any,
     mix: Any,
@@ -108,14 +133,7 @@ def _enter_rows(
     wide, row = np.empty(count * hidden, np.float32), np.empty(hidden, np.float32)
     for index in range(first, last):
         widen(streams[index], wide)
-        for column in range(hidden):
-            row[column] = mix[index, 0] * wide[column]
-        for stream in range(1, count):
-            share, old = mix[index, stream], wide[stream * hidden : (stream + 1) * hidden]
-            for column in range(hidden):
-                row[column] += share * old[column]
-        for column in range(hidden):
-            row[column] = widened(narrowed(row[column], streams))
+        _collapse_row(wide, mix[index], streams, row)
         norm_in_place(row, weight, norm_eps, streams)
         for column in range(hidden):
             rows[index, column] = narrowed(row[column], rows)
@@ -161,6 +179,15 @@ def _gate_rows(streams: Any, memory: Any, weight: Any, eps: Any, result: Any, fi
             amount = np.float32(1.0 / (1.0 + math.exp(-root)))
             for column in range(hidden):
                 stored[column] = narrowed(own[column] + amount * widened(value[column]), result)
+
+
+def run_collapse(streams: Tensor, mix: Tensor) -> Tensor:
+    """``hyper_connection.collapse``."""
+    num_rows, count, hidden = streams.shape
+    flat = array(streams).reshape(num_rows, count * hidden)
+    rows = empty((num_rows, hidden), streams.dtype)
+    over_rows(_collapse_rows, num_rows, count * hidden, flat, array(mix), rows)
+    return tensor(rows)
 
 
 def run_enter(

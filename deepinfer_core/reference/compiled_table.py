@@ -17,7 +17,7 @@ from deepinfer_core.ops.engram.gate import gate
 from deepinfer_core.ops.engram.hash_rows import hash_rows
 from deepinfer_core.ops.engram.ngram_context import ngram_context
 from deepinfer_core.ops.hyper_connection.enter import enter
-from deepinfer_core.ops.hyper_connection.streams import update
+from deepinfer_core.ops.hyper_connection.streams import collapse, update
 from deepinfer_core.ops.indexer.select_entries import select_entries, select_within_candidates
 from deepinfer_core.ops.kv_cache.compress_pairs import compress_pairs
 from deepinfer_core.ops.kv_cache.rotate_store import rotate_store
@@ -31,6 +31,9 @@ from deepinfer_core.ops.norm.rms_norm import rms_norm
 from deepinfer_core.ops.norm.rms_norm_quantize import rms_norm_quantize
 from deepinfer_core.ops.quantize.quantize import quantize
 from deepinfer_core.ops.rotary.apply_rotary import apply_rotary
+from deepinfer_core.ops.sampling.greedy import greedy
+from deepinfer_core.ops.speculation.confidence import confidence
+from deepinfer_core.ops.speculation.markov_logits import markov_logits
 from deepinfer_core.reference.compiled_attention import (
     pack_output_maps,
     run_project_output,
@@ -62,7 +65,8 @@ from deepinfer_core.reference.compiled_rows import (
     run_store,
 )
 from deepinfer_core.reference.compiled_selection import run_select_entries, run_select_within_candidates
-from deepinfer_core.reference.compiled_streams import run_enter, run_gate, run_update
+from deepinfer_core.reference.compiled_streams import run_collapse, run_enter, run_gate, run_update
+from deepinfer_core.reference.compiled_tokens import pack_markov, run_confidence, run_greedy, run_markov_logits
 from deepinfer_core.reference.engram import pack_gate
 from deepinfer_core.reference.limits import FLOAT32
 
@@ -92,16 +96,20 @@ def _with_products(run: Callable[..., Any], pack: Pack) -> tuple[Implementation,
 
 COMPILED: Mapping[Op[..., Any], tuple[Implementation, ...]] = {
     apply_rotary: _by_row(run_apply_rotary),
+    collapse: _by_row(run_collapse),
     compress_pairs: _by_step(run_compress_pairs),
+    confidence: _by_row(run_confidence),
     enter: _by_row(run_enter, attribute_in("shifted", True)),
     entry_metadata: _by_row(run_entry_metadata),
     entry_slots: _by_row(run_entry_slots),
     expert_layer: _with_products(run_expert_layer, pack_expert_maps),
     expert_mlp: _with_products(run_expert_mlp, pack_expert_maps),
     gate: _by_row(run_gate, pack=pack_gate),
+    greedy: _by_row(run_greedy),
     grouped_linear: _with_products(run_grouped_linear, pack_maps),
     hash_rows: _by_row(run_hash_rows),
     linear: _with_products(run_linear, pack_maps),
+    markov_logits: _with_products(run_markov_logits, pack_markov),
     ngram_context: _by_step(run_ngram_context),
     project_output: _with_products(run_project_output, pack_output_maps),
     quantize: _by_row(run_quantize, _POWER_OF_TWO_SCALES),
