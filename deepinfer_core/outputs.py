@@ -56,6 +56,43 @@ class CompletionOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftMetrics:
+    """How the drafts of a request fared (spec dspark 3.3).
+
+    Attributes:
+        num_blocks: Steps in which some of its drafts were judged.
+        num_proposed: Drafts that were made for it.
+        verified: How often the first, second, ... draft of a block was judged.
+        accepted: How often it stood; ``accepted[k] / verified[k]`` is the share that survived of those that were judged.
+    """
+
+    num_blocks: int = 0
+    num_proposed: int = 0
+    verified: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+
+    @property
+    def num_verified(self) -> int:
+        """Drafts that were judged."""
+        return sum(self.verified)
+
+    @property
+    def num_accepted(self) -> int:
+        """Drafts that stood."""
+        return sum(self.accepted)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted drafts of those that were judged; None when none were."""
+        return self.num_accepted / self.num_verified if self.num_verified else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens of a step with drafts on average, the one behind the accepted drafts included; None without any."""
+        return 1 + self.num_accepted / self.num_blocks if self.num_blocks else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetrics:
     """When things happened to one request, in seconds of a monotonic clock; None where it did not get so far.
 
@@ -71,6 +108,7 @@ class RequestMetrics:
         inter_token_latencies: Seconds between tokens that came one after the other (ITL), of all completions, one
             completion after the other. Tokens that came together count once. In the last record only, and empty where
             the engine does not take them down.
+        drafts: How its drafts fared; None without speculative decoding.
     """
 
     arrival_time: float
@@ -82,6 +120,7 @@ class RequestMetrics:
     num_preemptions: int = 0
     num_output_tokens: int = 0
     inter_token_latencies: tuple[float, ...] = ()
+    drafts: DraftMetrics | None = None
 
     @property
     def queue_time_s(self) -> float | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from deepinfer_core.engine.cache_identity import cache_identity
 from deepinfer_core.engine.cache_size import num_cache_blocks
+from deepinfer_core.engine.draft_log import DraftLog
 from deepinfer_core.engine.grammars import Grammars
 from deepinfer_core.engine.intake import Intake
 from deepinfer_core.engine.prefix_storage import open_storage
@@ -40,6 +41,7 @@ class EngineParts:
         grammars: Keeps those whose grammar is compiled.
         reporter: Tells about all of it.
         num_blocks: Cache blocks that sequences can have.
+        draft_log: Counts drafts; None without speculative decoding.
     """
 
     scheduler: Scheduler
@@ -50,6 +52,7 @@ class EngineParts:
     grammars: Grammars
     reporter: Reporter
     num_blocks: int
+    draft_log: DraftLog | None
 
 
 def assemble(
@@ -96,4 +99,5 @@ def assemble(
         grammars=Grammars(opened.tokenizer, **sizes, clock=clock),
         reporter=reporter,
         num_blocks=num_blocks,
+        draft_log=DraftLog() if drafting else None,
     )

@@ -45,6 +45,7 @@ class Engine:
 
     Attributes:
         scheduler: Decides what runs; others may read it.
+        draft_log: Counts drafts; None without speculative decoding.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Engine:
         parts = assemble(opened, config, clock, wrap_executor)
         self.scheduler = parts.scheduler
         self._runner: StepRunner | None = parts.runner
+        self.draft_log = parts.draft_log
         self._overlaps, self._storage, self._intake = parts.overlaps, parts.storage, parts.intake
         self._grammars, self._reporter = parts.grammars, parts.reporter
         self._sizes = parts.num_blocks, config.max_num_seqs
@@ -323,6 +325,8 @@ class Engine:
                     self._note_numeric_error()
                 completion.push(sampled)
         tokens = tuple(completion.token_ids[num_before:])
+        if self.draft_log is not None:
+            self.draft_log.note(request, entry, found, len(tokens))
         if tokens:
             self._reporter.tokens(request, entry.sequence.index, now, len(tokens))
             request.note_token(now)

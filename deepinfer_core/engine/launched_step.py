@@ -50,14 +50,12 @@ class EntryTokens:
         num_verified: Drafts that were judged.
         num_accepted: How many of them stand.
         proposal: Drafts of what may follow.
-        confidence_logits: Of these drafts, before calibration.
     """
 
     sampled: Sequence[SampledToken]
     num_verified: int = 0
     num_accepted: int = 0
     proposal: Proposal = NO_DRAFTS
-    confidence_logits: tuple[float, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +129,7 @@ class LaunchedStep:
         proposals = _proposals(drafted, len(self.sampled))
         found: list[EntryTokens] = []
         first = 0
-        for entry, num_accepted, (proposal, logits) in zip(self.sampled, counts.tolist(), proposals, strict=True):
+        for entry, num_accepted, proposal in zip(self.sampled, counts.tolist(), proposals, strict=True):
             num_verified = len(entry.draft_token_ids)
             found.append(
                 EntryTokens(
@@ -139,19 +137,18 @@ class LaunchedStep:
                     num_verified=num_verified,
                     num_accepted=num_accepted,
                     proposal=proposal,
-                    confidence_logits=logits,
                 )
             )
             first += num_verified + 1
         return found
 
 
-def _proposals(drafted: Sequence[Tensor], num_entries: int) -> list[tuple[Proposal, tuple[float, ...]]]:
-    """Drafts of each entry up to the first that could not be drawn, and the logits of their confidence."""
+def _proposals(drafted: Sequence[Tensor], num_entries: int) -> list[Proposal]:
+    """Drafts of each entry, up to the first that could not be drawn."""
     if len(drafted) < _NUM_DRAFTED:
-        return [(NO_DRAFTS, ())] * num_entries
-    found: list[tuple[Proposal, tuple[float, ...]]] = []
+        return [NO_DRAFTS] * num_entries
+    found: list[Proposal] = []
     for tokens, confidence, logits in zip(*(tensor.tolist() for tensor in drafted), strict=True):
         count = next((place for place, token in enumerate(tokens) if token < 0), len(tokens))
-        found.append((Proposal(tuple(tokens[:count]), tuple(confidence[:count])), tuple(logits[:count])))
+        found.append(Proposal(tuple(tokens[:count]), tuple(confidence[:count]), tuple(logits[:count])))
     return found

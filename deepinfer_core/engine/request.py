@@ -14,6 +14,7 @@ from deepinfer_core.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
     from deepinfer_core.engine.completion import Completion
+    from deepinfer_core.engine.draft_log import DraftCounts
     from deepinfer_core.engine.logprobs import PromptScores
     from deepinfer_core.outputs import PromptLogprobs
     from deepinfer_core.sampling_params import SamplingParams
@@ -44,6 +45,7 @@ class Request:
         token_times: When the tokens of each completion came, by index.
         grammar_compile_s: Seconds in which its grammar was compiled, if it waited for that.
         warnings: What the caller should know of how it is served.
+        drafts: How its drafts fared; None without speculative decoding.
     """
 
     request_id: str
@@ -64,6 +66,7 @@ class Request:
     token_times: tuple[TokenTimes, ...] = field(init=False)
     grammar_compile_s: float | None = field(default=None)
     warnings: tuple[str, ...] = ()
+    drafts: DraftCounts | None = None
     _told_prompt: bool = field(default=False)
     _histories: tuple[_History, ...] = field(init=False, default=())
 
@@ -176,6 +179,7 @@ class Request:
             num_preemptions=sum(sequence.num_preemptions for sequence in self.sequences),
             num_output_tokens=max(len(completion.token_ids) for completion in self.completions),
             inter_token_latencies=inter_token_latencies(self.token_times) if self.is_finished else (),
+            drafts=self.drafts.metrics() if self.drafts is not None else None,
         )
 
 

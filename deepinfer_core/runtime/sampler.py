@@ -318,9 +318,8 @@ class Sampler:
         accepted, token_ids, _ = judge.verify(logprobs, drafts, judge.draft_logprobs, *numbers)
         if all(row.params.temperature > 0 for row in rows):
             return token_ids, accepted
-        best, is_best = _equal(self.greedy(scores), drafts)  # nothing is kept of how a greedy draft was chosen
-        is_drawn = on_device > 0
-        return torch.where(is_drawn, token_ids, best), torch.where(is_drawn, accepted, is_best)
+        best, is_drawn = self.greedy(scores), on_device > 0  # nothing is kept of how a greedy draft was chosen
+        return torch.where(is_drawn, token_ids, best), torch.where(is_drawn, accepted, best == drafts)
 
     def _reporter(self, num_alternatives: int) -> BoundOp:
         """The narrowest bound op that reports so many, or the whole vocabulary."""

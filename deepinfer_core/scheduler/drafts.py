@@ -20,10 +20,12 @@ class Proposal:
         token_ids: Drafts in order.
         confidence: Of each draft: the estimated chance that it is accepted when all before it were. It was made before
             the draft was drawn, so that choosing lengths by it keeps the law of the output (spec dspark 7.2).
+        confidence_logits: The same before calibration and sigmoid, for who calibrates; may be left out.
     """
 
     token_ids: tuple[int, ...]
     confidence: tuple[float, ...]
+    confidence_logits: tuple[float, ...] = ()
 
     @property
     def survival(self) -> tuple[float, ...]:
