@@ -84,7 +84,7 @@ def assemble(
     identity = cache_identity(opened, config) if prefixes.is_on else None
     storage = open_storage(config, identity, transfer) if identity is not None else None
     if storage is not None:
-        scheduler.prefix_cache.attach(storage.store)
+        scheduler.prefix_cache.attach(storage)
     root = root_key(identity) if identity is not None else b""
     sizes = {"vocab_size": architecture.vocab_size, "eos_token_id": architecture.eos_token_id}
     reporter = Reporter(config, scheduler, num_blocks=num_blocks, clock=clock)

@@ -26,12 +26,27 @@ _MAX_PENDING = 2
 
 
 class PrefixStorage:
-    """Copies what was named to the tiers, one step behind; the scheduler looks it up in ``store``."""
+    """Copies what was named to the tiers, one step behind, and looks it up there for the scheduler."""
 
     def __init__(self, store: TieredStore, transfer: CacheTransfer) -> None:
-        self.store = store
+        self._store = store
         self._transfer = transfer
         self._pending: deque[tuple[Sequence[Save], Download]] = deque()
+        self._unwanted: set[bytes] = set()
+
+    def contains(self, key: bytes) -> bool:
+        """Whether :meth:`get` would probably find it."""
+        return self._store.contains(key)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The payload, or None."""
+        return self._store.get(key)
+
+    def delete(self, key: bytes) -> None:
+        """Forget a payload, also one that is being copied."""
+        self._store.delete(key)
+        if self._pending:
+            self._unwanted.add(key)
 
     def save(self, saves: Sequence[Save]) -> None:
         """Start copying; takes over what was copied before."""
@@ -44,12 +59,15 @@ class PrefixStorage:
         """Take over the rest, and write it to the disk if there is one."""
         while self._pending:
             self._take_over()
-        self.store.close(_CLOSE_S)
+        self._store.close(_CLOSE_S)
 
     def _take_over(self) -> None:
         saves, download = self._pending.popleft()
         for save, tensor in zip(saves, download.wait(), strict=True):
-            self.store.put(save.key, tensor.numpy().tobytes())
+            if save.key not in self._unwanted:
+                self._store.put(save.key, tensor.numpy().tobytes())
+        if not self._pending:
+            self._unwanted.clear()
 
 
 def open_storage(config: EngineConfig, identity: CacheIdentity, transfer: CacheTransfer) -> PrefixStorage | None:

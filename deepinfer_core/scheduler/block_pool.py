@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from deepinfer_core.errors import require
 
@@ -21,12 +21,14 @@ class BlockPool:
 
     Attributes:
         num_evictions: Named pieces that were given out for something else.
+        on_change: Is told every key that begins or ceases to name a piece.
     """
 
     def __init__(self, size: int, noun: str = "block", *, first: int = 1) -> None:
         """Start with everything free and unnamed; ``noun`` names a piece in error messages."""
         self.size = size
         self.num_evictions = 0
+        self.on_change: Callable[[bytes], object] | None = None
         self._noun = noun
         self._first = first
         self._free = deque(range(first, first + size))
@@ -59,7 +61,19 @@ class BlockPool:
         if key in self._named:
             return False
         self._keys[block_id], self._named[key] = key, block_id
+        self._tell(key)
         return True
+
+    def unname(self, key: bytes) -> None:
+        """Take a name back, if a piece has it; the piece stays with those who refer to it, and is not found again."""
+        block_id = self._named.pop(key, None)
+        if block_id is None:
+            return
+        del self._keys[block_id]
+        if block_id in self._kept:
+            del self._kept[block_id]
+            self._free.append(block_id)
+        self._tell(key)
 
     def allocate(self, count: int) -> list[int]:
         """Take pieces from the head of the free list, with one reference each and no name.
@@ -118,9 +132,15 @@ class BlockPool:
 
     def _evict(self) -> int:
         block_id, _ = self._kept.popitem(last=False)
-        del self._named[self._keys.pop(block_id)]
+        key = self._keys.pop(block_id)
+        del self._named[key]
         self.num_evictions += 1
+        self._tell(key)
         return block_id
+
+    def _tell(self, key: bytes) -> None:
+        if self.on_change is not None:
+            self.on_change(key)
 
     def _require_in_use(self, block_id: int) -> None:
         known = self._first <= block_id < self._first + self.size

@@ -9,6 +9,7 @@ computed again from an empty window.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from deepinfer_core.config.architecture import BLOCK_TOKENS
@@ -18,6 +19,9 @@ from deepinfer_core.prefix_cache.keys import derive, extend
 from deepinfer_core.scheduler.block_pool import BlockPool
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 from deepinfer_core.scheduler.step_plan import SequencePlan
+
+_MOST_REPEATS = 16
+"""Look-ups for one sequence that are answered alike while there are outer tiers, which change unseen."""
 
 
 class OuterTiers(Protocol):
@@ -29,6 +33,10 @@ class OuterTiers(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """The payload, or None; never raises."""
+        ...
+
+    def delete(self, key: bytes) -> None:
+        """Forget a payload, if it is there."""
         ...
 
 
@@ -74,6 +82,21 @@ class Save:
 
 
 @dataclass(slots=True)
+class _LookUp:
+    """The latest answer of a cache, which holds until one of its keys begins or ceases to name something."""
+
+    sequence: Sequence
+    num_tokens: int
+    keys: frozenset[bytes]
+    hit: Hit
+    num_repeats: int = 0
+
+    def answers(self, sequence: Sequence) -> bool:
+        """Whether it was about this sequence as it is now."""
+        return sequence is self.sequence and sequence.num_tokens == self.num_tokens
+
+
+@dataclass(slots=True)
 class PrefixCounters:
     """Tokens and snapshots since the start.
 
@@ -112,30 +135,42 @@ class PrefixCache:
         self._blocks = blocks
         self._tiers: OuterTiers | None = None
         self._saves: list[Save] = []
+        self._latest: _LookUp | None = None
+        self._blocks.on_change = self.snapshots.on_change = self._note_change
 
     def attach(self, tiers: OuterTiers) -> None:
         """Look in outer tiers too, and tell what may be saved there."""
-        self._tiers = tiers
+        self._tiers, self._latest = tiers, None
 
     def serves(self, sequence: Sequence) -> bool:
         """Whether a sequence takes part."""
         return self._config.is_on and bool(sequence.cache_root)
 
     def find(self, sequence: Sequence) -> Hit:
-        """What a waiting sequence would take if it were admitted now."""
+        """What a waiting sequence would take if it were admitted now.
+
+        Who waits is looked up with every plan; nothing is searched again until a name changes that matters to it.
+        """
         if not self.serves(sequence):
             return NO_HIT
-        keys, found = self._keys(sequence), dict[int, int]()
-        num_blocks = 0
-        for place, key in enumerate(keys):
-            block_id = self._blocks.find(key)
-            if block_id is not None:
-                found[place] = block_id
-            elif self._tiers is None or not self._tiers.contains(key):
-                break
-            num_blocks += 1
-        hits = [self._exact_hit(sequence, keys, num_blocks, found), self._replayed_hit(sequence, num_blocks, found)]
-        return max(hits, key=lambda hit: hit.resume)
+        latest = self._latest
+        if latest is None or not latest.answers(sequence) or latest.num_repeats == _MOST_REPEATS:
+            keys = self._keys(sequence)
+            watched = frozenset((*keys, *map(_snapshot_key, keys)))
+            latest = self._latest = _LookUp(sequence, sequence.num_tokens, watched, self._search(sequence, keys))
+        latest.num_repeats += self._tiers is not None
+        return latest.hit
+
+    def distrust(self, sequence: Sequence) -> None:
+        """Let nobody find what a sequence has read or written any more; for one whose results are no numbers.
+
+        Blocks that it took from others are among that: if what they hold is the reason, the next one would fail too.
+        """
+        for key in self._keys(sequence) if self.serves(sequence) else ():
+            for pool, name in ((self._blocks, key), (self.snapshots, _snapshot_key(key))):
+                pool.unname(name)
+                if self._tiers is not None:
+                    self._tiers.delete(name)
 
     def cut_points(self, sequence: Sequence, hit: Hit) -> tuple[int, ...]:
         """Positions at which prefill should stop for a moment, so that a snapshot can be taken there.
@@ -220,17 +255,39 @@ class PrefixCache:
             if place not in hit.block_ids:
                 payload = self._tiers.get(keys[place]) if self._tiers is not None else None
                 if payload is None:
-                    return NO_HIT, [], None
+                    return self._broken()
                 payloads.append((place, payload))
         if hit.snapshot is None or self.snapshots.find(hit.snapshot) is not None:
             return hit, payloads, None
         state = self._tiers.get(hit.snapshot) if self._tiers is not None else None
-        return (hit, payloads, state) if state is not None else (NO_HIT, [], None)
+        return (hit, payloads, state) if state is not None else self._broken()
 
     def take_saves(self) -> list[Save]:
         """What was named since the last call, while tiers are attached, if it is still there."""
         taken, self._saves = self._saves, []
         return [save for save in taken if self._pool(save).find(save.key) == save.place]
+
+    def _search(self, sequence: Sequence, keys: list[bytes]) -> Hit:
+        found = dict[int, int]()
+        num_blocks = 0
+        for place, key in enumerate(keys):
+            block_id = self._blocks.find(key)
+            if block_id is not None:
+                found[place] = block_id
+            elif self._tiers is None or not self._tiers.contains(key):
+                break
+            num_blocks += 1
+        hits = [self._exact_hit(sequence, keys, num_blocks, found), self._replayed_hit(sequence, num_blocks, found)]
+        return max(hits, key=lambda hit: hit.resume)
+
+    def _broken(self) -> tuple[Hit, list[tuple[int, bytes]], None]:
+        """What :meth:`load` returns when a tier has not kept its promise."""
+        self._latest = None
+        return NO_HIT, [], None
+
+    def _note_change(self, key: bytes) -> None:
+        if self._latest is not None and key in self._latest.keys:
+            self._latest = None
 
     def _pool(self, save: Save) -> BlockPool:
         return self.snapshots if save.is_slot else self._blocks
@@ -285,6 +342,7 @@ class PrefixCache:
             self._saves.append(save)
 
 
+@lru_cache(maxsize=8192)
 def _snapshot_key(block_key: bytes) -> bytes:
     """The key of the snapshot at the end of a block."""
     return derive(block_key, "state")

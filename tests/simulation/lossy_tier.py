@@ -31,3 +31,6 @@ class LossyTier:
         if len(self._payloads) >= self._capacity:
             del self._payloads[self._rng.choice(list(self._payloads))]
         self._payloads[key] = payload
+
+    def delete(self, key: bytes) -> None:
+        self._payloads.pop(key, None)

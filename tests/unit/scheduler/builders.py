@@ -56,9 +56,14 @@ class Tier:
     def __init__(self) -> None:
         self.payloads: dict[bytes, bytes] = {}
         self.broken: set[bytes] = set()
+        self.num_questions = 0
 
     def contains(self, key: bytes) -> bool:
+        self.num_questions += 1
         return key in self.payloads
+
+    def delete(self, key: bytes) -> None:
+        self.payloads.pop(key, None)
 
     def get(self, key: bytes) -> bytes | None:
         return None if key in self.broken else self.payloads.get(key)

@@ -133,3 +133,33 @@ def test_ids_begin_where_they_should() -> None:
     assert pool.allocate(2) == [7, 8]
     with pytest.raises(InternalError, match=r"never released: \[7, 8\]"):
         pool.require_all_free()
+
+
+def test_what_lost_its_name_is_not_found_and_stays_with_those_who_have_it() -> None:
+    pool = named(3, b"a", b"b")
+    pool.share([1])
+
+    for key in (b"a", b"b", b"never named"):
+        pool.unname(key)
+
+    assert [pool.find(key) for key in (b"a", b"b")] == [None, None]
+    assert (pool.num_named, pool.num_free, pool.num_references(1)) == (0, 2, 1)
+    assert pool.allocate(2) == [3, 2]
+    pool.release([1])
+    assert pool.allocate(1) == [1]
+    assert pool.num_evictions == 0
+
+
+def test_every_change_of_a_name_is_told() -> None:
+    told: list[bytes] = []
+    pool = BlockPool(2)
+    pool.on_change = told.append
+
+    first, second = pool.allocate(2)
+    pool.name(first, b"a")
+    pool.name(second, b"b")
+    pool.release([first, second])
+    pool.allocate(1)
+    pool.unname(b"a")
+
+    assert told == [b"a", b"b", b"b", b"a"]
