@@ -20,11 +20,12 @@ from deepinfer_core.cli.output_file import check_outputs, write_json
 from deepinfer_core.cli.parsing import add_output_options, positive, whole_number
 from deepinfer_core.cli.progress import RequestBar
 from deepinfer_core.cli.subparsers import Subparsers
-from deepinfer_core.errors import ConfigError, RequestError
+from deepinfer_core.errors import ConfigError, InternalError, RequestError
 
 if TYPE_CHECKING:
     from deepinfer_core.cli.calibrate_report import ObservedRun
     from deepinfer_core.config.settings import Resolved
+    from deepinfer_core.engine.engine import Engine
     from deepinfer_core.engine.session import Session
     from deepinfer_core.sampling_params import SamplingParams
     from deepinfer_core.speculation.observation import DraftObservation
@@ -144,12 +145,12 @@ def observe_prompts(args: argparse.Namespace, prompts: Sequence[NumberedPrompt],
 
 
 def collect(
-    engine: Any, prompts: Sequence[Sequence[int]], params: SamplingParams
+    engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams
 ) -> tuple[list[DraftObservation], int]:
     """Run prompts at once and collect every verified block.
 
     Args:
-        engine: Has ``add`` and ``run`` of an ``Engine``, and calls what ``observe_drafts`` is set to with each block.
+        engine: Idle, with :data:`SPECULATION`.
         prompts: Token ids.
         params: For every request; the number of a request, from 0, is added to the seed.
 
@@ -157,7 +158,10 @@ def collect(
         Blocks in the order of the requests, and how many requests failed.
     """
     blocks: list[DraftObservation] = []
-    engine.observe_drafts = blocks.append
+    draft_log = engine.draft_log
+    if draft_log is None:
+        raise InternalError("calibrate: the engine makes no drafts (this is a bug in DeepInfer, please report it)")
+    draft_log.observe = blocks.append
     try:
         with RequestBar(len(prompts)) as bar:
             for number, token_ids in enumerate(prompts):
@@ -167,7 +171,7 @@ def collect(
                 bar.count(len(completion.token_ids), failed=completion.finish_reason == "error")
             num_failed = bar.num_failed
     finally:
-        engine.observe_drafts = None
+        draft_log.observe = None
     return sorted(blocks, key=lambda block: int(block.request_id)), num_failed
 
 

@@ -17,6 +17,7 @@ from deepinfer_core.cli import calibrate
 from deepinfer_core.cli.calibrate_report import ObservedRun
 from deepinfer_core.cli.calibration_prompts import encode_prompt_lines, read_prompt_lines
 from deepinfer_core.config import env
+from deepinfer_core.engine.draft_log import DraftLog
 from deepinfer_core.errors import ConfigError, DeepInferError, RequestError
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.speculation.calibration_file import CALIBRATION_FILE, read_calibration
@@ -277,9 +278,8 @@ def test_prompts_that_the_model_does_not_take_are_named_by_their_lines() -> None
 class FakeEngine:
     """Two steps with a block of every request each, in an order of its own; request 1 fails."""
 
-    observe_drafts: Any = None
-
     def __init__(self) -> None:
+        self.draft_log = DraftLog()
         self.seeds: dict[str, int | None] = {}
 
     def add(self, request_id: str, prompt_token_ids: Any, params: SamplingParams) -> None:
@@ -289,7 +289,7 @@ class FakeEngine:
     def run(self) -> Iterator[SimpleNamespace]:
         for step in range(2):
             for request_id in reversed(self.seeds):
-                self.observe_drafts(block(float(step), accepted=1, request=request_id))
+                self.draft_log.observe(block(float(step), accepted=1, request=request_id))
         for request_id in self.seeds:
             reason = "error" if request_id == "1" else "stop"
             yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=(1, 2), finish_reason=reason)])
@@ -305,7 +305,7 @@ def test_blocks_are_collected_in_the_order_of_requests_and_steps() -> None:
     ]
     assert num_failed == 1
     assert engine.seeds == {str(n): 7 + n for n in range(12)}
-    assert engine.observe_drafts is None
+    assert engine.draft_log.observe is None
 
 
 def test_examples_of_the_help_parse() -> None:
