@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
@@ -57,13 +58,14 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftMetrics:
-    """How the drafts of a request fared (spec dspark 3.3).
+    """How the drafts of a request, or of several together, fared (spec dspark 3.3).
 
     Attributes:
-        num_blocks: Steps in which some of its drafts were judged.
-        num_proposed: Drafts that were made for it.
-        verified: How often the first, second, ... draft of a block was judged.
-        accepted: How often it stood; ``accepted[k] / verified[k]`` is the share that survived of those that were judged.
+        num_blocks: Blocks of drafts, one for each sequence and step, of which some were verified.
+        num_proposed: Drafts that were made.
+        verified: How often the first, second, ... draft of a block was verified.
+        accepted: How often it became output; ``accepted[k] / verified[k]`` is the share of those verified that
+            survived. What stands behind the end of a completion does not count.
     """
 
     num_blocks: int = 0
@@ -73,23 +75,41 @@ class DraftMetrics:
 
     @property
     def num_verified(self) -> int:
-        """Drafts that were judged."""
+        """Drafts that were verified."""
         return sum(self.verified)
 
     @property
     def num_accepted(self) -> int:
-        """Drafts that stood."""
+        """Drafts that became output."""
         return sum(self.accepted)
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted drafts of those that were judged; None when none were."""
+        """Accepted drafts of those that were verified; None when none were."""
         return self.num_accepted / self.num_verified if self.num_verified else None
 
     @property
     def mean_accepted_length(self) -> float | None:
         """Tokens of a step with drafts on average, the one behind the accepted drafts included; None without any."""
         return 1 + self.num_accepted / self.num_blocks if self.num_blocks else None
+
+    def __add__(self, other: DraftMetrics) -> DraftMetrics:
+        """Both together."""
+        return DraftMetrics(
+            num_blocks=self.num_blocks + other.num_blocks,
+            num_proposed=self.num_proposed + other.num_proposed,
+            verified=_sums(self.verified, other.verified),
+            accepted=_sums(self.accepted, other.accepted),
+        )
+
+    def __sub__(self, earlier: DraftMetrics) -> DraftMetrics:
+        """What came since an earlier state of the same counts."""
+        return DraftMetrics(
+            num_blocks=self.num_blocks - earlier.num_blocks,
+            num_proposed=self.num_proposed - earlier.num_proposed,
+            verified=_sums(self.verified, tuple(-number for number in earlier.verified)),
+            accepted=_sums(self.accepted, tuple(-number for number in earlier.accepted)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +180,10 @@ class RequestMetrics:
     def total_time_s(self) -> float | None:
         """From its arrival to its end."""
         return _between(self.arrival_time, self.finished_time)
+
+
+def _sums(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(one + other for one, other in zip_longest(first, second, fillvalue=0))
 
 
 def _between(start: float | None, end: float | None) -> float | None:

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from deepinfer_core.config.architecture import BLOCK_TOKENS
+from deepinfer_core.engine.draft_watchdog import DraftWatchdog
 from deepinfer_core.observability.collect import StepCollector
 from deepinfer_core.observability.opening import metrics_page, open_hub
 from deepinfer_core.observability.records import DEVICE_TIER, EngineInfo, RequestStats, StatsEvent
+from deepinfer_core.outputs import DraftMetrics
 
 if TYPE_CHECKING:
     from deepinfer_core.config.engine import EngineConfig
+    from deepinfer_core.engine.draft_log import DraftLog
     from deepinfer_core.engine.launched_step import LaunchedStep
     from deepinfer_core.engine.request import Request
     from deepinfer_core.observability.records import EventName, WaitReason
@@ -38,6 +41,7 @@ class Reporter:
         self._sizes = num_blocks, config.max_num_seqs
         self._collector = StepCollector()
         self._counted = (0, 0, 0)
+        self._drafts, self._watchdog = DraftMetrics(), DraftWatchdog()
         info = EngineInfo(
             model_name=config.model,
             block_tokens=BLOCK_TOKENS,
@@ -66,11 +70,13 @@ class Reporter:
         arrival = request.arrival_time if request.first_token_time is None else None
         self._collector.note_tokens(request.token_times[index], now, num_tokens, arrival_s=arrival)
 
-    def step(self, launched: LaunchedStep, *, num_waiting_grammar: int) -> None:
+    def step(self, launched: LaunchedStep, *, num_waiting_grammar: int, draft_log: DraftLog | None = None) -> None:
         """Tell about a step whose tokens have been taken."""
+        drafts = self._new_drafts(draft_log) if draft_log is not None else None
         if not self._hub.is_active:
             return
         plan, times = launched.plan, launched.times
+        forward_s, sample_s = launched.timer.seconds() if launched.timer is not None else (None, None)
         self._note_prefix()
         self._hub.on_step(
             self._collector.step(
@@ -86,6 +92,10 @@ class Reporter:
                 launch_s=times.launch_s,
                 wait_s=times.wait_s,
                 apply_s=times.apply_s,
+                num_draft_rows=sum(len(entry.draft_token_ids) for entry in plan.decodes),
+                drafts=drafts,
+                forward_s=forward_s,
+                sample_s=sample_s,
                 **self._state(num_waiting_grammar),
             )
         )
@@ -134,6 +144,15 @@ class Reporter:
             "num_state_slots": num_slots,
             "num_used_state_slots": num_slots - state.num_free_state_slots,
         }
+
+    def _new_drafts(self, draft_log: DraftLog) -> DraftMetrics:
+        """What became of drafts since the last step; a sign that they are useless is told."""
+        before, self._drafts = self._drafts, draft_log.total.metrics()
+        drafts = self._drafts - before
+        num_refused = self._watchdog.note(drafts)
+        if num_refused:
+            self.event("no_draft_accepted", num_blocks=num_refused)
+        return drafts
 
     def _note_prefix(self) -> None:
         """What was looked up in the prefix cache since the last step."""

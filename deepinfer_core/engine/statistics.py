@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deepinfer_core.outputs import FinishReason
+    from deepinfer_core.outputs import DraftMetrics, FinishReason
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +49,7 @@ class EngineStatistics:
         num_free_blocks: Those that nobody uses.
         num_state_slots: State slots in all.
         num_free_state_slots: Those that nobody uses.
+        drafts: How drafts fared since the start; None without speculative decoding.
     """
 
     num_requests: int
@@ -66,3 +67,4 @@ class EngineStatistics:
     num_free_blocks: int
     num_state_slots: int
     num_free_state_slots: int
+    drafts: DraftMetrics | None = None

@@ -9,6 +9,7 @@ from deepinfer_core.observability.metric_values import share
 from deepinfer_core.observability.metrics import STEP_PARTS
 from deepinfer_core.observability.rate import RateWindow
 from deepinfer_core.observability.records import EngineInfo, RequestStats, StatsEvent, StepStats
+from deepinfer_core.outputs import DraftMetrics
 
 
 class Tally:
@@ -28,6 +29,7 @@ class Tally:
         self._prefill_s = self._busy_s = self._idle_s = 0.0
         self._idle_known = False
         self._first_token_s: list[float] = []
+        self._drafts = DraftMetrics()
         self._aborted = self._prompt_tokens = self._output_tokens = self._completions = 0
 
     @property
@@ -41,6 +43,8 @@ class Tally:
         self._preempted += stats.num_preemptions
         self._queries += max(stats.prefix_queries.values(), default=0)
         self._hits += stats.num_cached_tokens
+        if stats.drafts is not None:
+            self._drafts += stats.drafts
         if stats.kind == "idle":
             return
         self.num_steps += 1
@@ -72,6 +76,8 @@ class Tally:
             yield from self._steps(info)
         if self._queries:
             yield f"prefix hits {_percent(share(self._hits, self._queries))}"
+        if self._drafts.num_verified:
+            yield _drafts(self._drafts)
         if self._first_token_s:
             yield f"TTFT ms: mean {_mean_ms(self._first_token_s)}, max {1000 * max(self._first_token_s):.1f}"
         if self.num_ended:
@@ -147,6 +153,11 @@ class LineMaker:
         cache = share(last.num_used_blocks, last.num_blocks)
         state = share(last.num_used_state_slots, last.num_state_slots)
         yield f"cache {_percent(cache)}, state {_percent(state)}"
+
+
+def _drafts(drafts: DraftMetrics) -> str:
+    accepted, verified, length = drafts.num_accepted, drafts.num_verified, drafts.mean_accepted_length or 1.0
+    return f"drafts: accepted {accepted} of {verified} ({_percent(share(accepted, verified))}), length {length:.2f}"
 
 
 def _percent(part: float) -> str:

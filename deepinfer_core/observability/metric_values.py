@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from deepinfer_core.observability.metrics import METRICS, STEP_PARTS, Metric
+from deepinfer_core.observability.metrics import DEVICE_PARTS, METRICS, STEP_PARTS, Metric
 from deepinfer_core.observability.records import EngineInfo, RequestStats, StatsEvent, StepStats
+from deepinfer_core.outputs import DraftMetrics
 
 
 class Histogram:
@@ -99,6 +100,8 @@ class MetricValues:
         self._count_tokens(stats)
         if stats.kind != "idle":
             self._count_step(stats)
+        if stats.drafts is not None:
+            self._count_drafts(stats.drafts)
 
     def on_request(self, stats: RequestStats) -> None:
         """Count a request that has ended."""
@@ -154,6 +157,18 @@ class MetricValues:
             self._add("step_seconds", seconds, part)
         self._add("device_idle_seconds", stats.device_idle_s or 0.0)
         self._observe("iteration_tokens_total", stats.num_rows)
+        self._add("step_draft_rows", stats.num_draft_rows)
+        for part, seconds in zip(DEVICE_PARTS, (stats.forward_s, stats.sample_s), strict=True):
+            self._add("step_device_seconds", seconds or 0.0, part)
+
+    def _count_drafts(self, drafts: DraftMetrics) -> None:
+        self._add("spec_decode_num_drafts", drafts.num_blocks)
+        self._add("spec_decode_num_draft_tokens", drafts.num_verified)
+        self._add("spec_decode_num_accepted_tokens", drafts.num_accepted)
+        self._add("spec_decode_num_proposed_tokens", drafts.num_proposed)
+        for name, numbers in (("accepted", drafts.accepted), ("verified", drafts.verified)):
+            for place, number in enumerate(numbers):
+                self._add(f"spec_decode_num_{name}_tokens_per_pos", number, str(place))
 
     def _add(self, name: str, number: float, label: str = "") -> None:
         values = self._numbers[name]

@@ -14,6 +14,8 @@ from deepinfer_core.outputs import FinishReason
 PREFIX = "deepinfer:"
 STEP_PARTS = ("plan", "launch", "wait", "apply")
 """Where the host's time in a step goes."""
+DEVICE_PARTS = ("forward", "sample")
+"""Where the device's goes; choosing tokens and drafting are one part."""
 
 _REASONS: tuple[str, ...] = get_args(FinishReason)
 _RAN = tuple(kind for kind in STEP_KINDS if kind != "idle")
@@ -104,6 +106,32 @@ _STEPS = (
     _histogram("time_to_first_token_seconds", "from arrival to first token", "seconds", _SECONDS),
     _histogram("inter_token_latency_seconds", "from token to token", "seconds", _SHORT_SECONDS),
 )
+_DRAFTS = (
+    _counter("spec_decode_num_drafts", "blocks of drafts of which some were verified", "blocks"),
+    _counter("spec_decode_num_draft_tokens", "drafts that were verified", "tokens"),
+    _counter("spec_decode_num_accepted_tokens", "drafts that were accepted", "tokens"),
+    _counter(
+        "spec_decode_num_accepted_tokens_per_pos",
+        "drafts that were accepted, by place in their block, from 0",
+        "tokens",
+        "position",
+    ),
+    _counter(
+        "spec_decode_num_verified_tokens_per_pos",
+        "drafts that were verified, by place in their block, from 0",
+        "tokens",
+        "position",
+    ),
+    _counter("spec_decode_num_proposed_tokens", "drafts that were made, whether verified or not", "tokens"),
+    _counter("step_draft_rows", "rows of drafts, also of sequences that turned out to have ended", "rows"),
+    _counter(
+        "step_device_seconds",
+        "time of the device with speculative decoding: forward pass; choosing tokens and drafting",
+        "seconds",
+        "part",
+        DEVICE_PARTS,
+    ),
+)
 _REQUESTS = (
     _counter("request_success", "completions that ended, by reason", "completions", "finished_reason", _REASONS),
     _counter("admission_rejections", "requests that a limit of the queue turned away", "requests", "reason"),
@@ -124,6 +152,6 @@ _REQUESTS = (
 _EVENTS = (_counter("events", "what is rare, by name", "events", "event", EVENT_NAMES),)
 
 METRICS: dict[str, Metric] = {
-    metric.name: metric for metric in (*_STATE, *_TOKEN_COUNTS, *_STEPS, *_REQUESTS, *_EVENTS)
+    metric.name: metric for metric in (*_STATE, *_TOKEN_COUNTS, *_STEPS, *_DRAFTS, *_REQUESTS, *_EVENTS)
 }
 """By name, in the order of the page."""

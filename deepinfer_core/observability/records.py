@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from deepinfer_core.outputs import RequestMetrics
+from deepinfer_core.outputs import DraftMetrics, RequestMetrics
 
 StepKind = Literal["prefill", "decode", "mixed", "idle"]
 """``idle`` is no step: nothing ran, but what runs or waits has changed (an abort, a deadline)."""
@@ -17,10 +17,13 @@ WaitReason = Literal["capacity", "grammar"]
 DEVICE_TIER = "device"
 """The tier of the prefix cache whose blocks need no copy before they are used."""
 
-EventName = Literal["step_failed", "numeric_error", "request_rejected", "grammar_failed", "tier_disabled"]
+EventName = Literal[
+    "step_failed", "numeric_error", "request_rejected", "grammar_failed", "tier_disabled", "no_draft_accepted"
+]
 """A step raised; a row of the model's output was not finite; a limit of the queue turned a request away
 (``details["reason"]`` is the setting that is the limit); a grammar could not be compiled in time or at all; a tier of
-the prefix cache turned itself off."""
+the prefix cache turned itself off; so many drafts were refused without one that stood that the draft module must be
+wrong (``details["num_blocks"]``)."""
 
 STEP_KINDS: tuple[str, ...] = get_args(StepKind)
 WAIT_REASONS: tuple[str, ...] = get_args(WaitReason)
@@ -80,6 +83,10 @@ class StepStats:
         device_idle_s: Seconds between the device's last work before this step and its first of it; None if unknown.
         first_token_s: From arrival to first token, of each request whose first token this step yielded.
         inter_token_s: From the tokens before to those of this step, of each completion that had some already.
+        num_draft_rows: Those of ``num_rows`` that are drafts to be verified.
+        drafts: What became of them, and what was drafted behind it; None without speculative decoding.
+        forward_s: Seconds of the device in the forward pass; None where it is not measured.
+        sample_s: Seconds of the device from there until tokens, and new drafts if there are any, were chosen; likewise.
     """
 
     time_s: float
@@ -106,6 +113,10 @@ class StepStats:
     device_idle_s: float | None = None
     first_token_s: tuple[float, ...] = ()
     inter_token_s: tuple[float, ...] = ()
+    num_draft_rows: int = 0
+    drafts: DraftMetrics | None = None
+    forward_s: float | None = None
+    sample_s: float | None = None
 
     @property
     def busy_s(self) -> float:

@@ -20,6 +20,10 @@ OURS = frozenset(
         "step_wasted_rows",
         "step_seconds",
         "device_idle_seconds",
+        "spec_decode_num_verified_tokens_per_pos",
+        "spec_decode_num_proposed_tokens",
+        "step_draft_rows",
+        "step_device_seconds",
         "grammar_compilation_time_seconds",
         "events",
     }

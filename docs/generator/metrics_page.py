@@ -12,7 +12,7 @@ from deepinfer_core.observability.records import (
     StepStats,
 )
 from deepinfer_core.observability.vllm_names import OURS
-from deepinfer_core.outputs import RequestMetrics
+from deepinfer_core.outputs import DraftMetrics, RequestMetrics
 from generator.markdown import code, page, table
 
 _INTRODUCTION = f"""\
@@ -26,7 +26,11 @@ Names, types and labels are vLLM's where vLLM has a metric for the same thing. W
 are also there with its prefix `vllm:`, with these differences: `num_requests_waiting_by_reason` knows `capacity` and
 `deferred`, which is everything else; `prefix_cache_queries` and `prefix_cache_hits` have no tiers and are the device's,
 and `external_prefix_cache_queries` and `external_prefix_cache_hits` are there when there is another tier;
-`cache_config_info` has `num_gpu_blocks` for `num_blocks`. `request_success` counts reasons that vLLM does not have."""
+`cache_config_info` has `num_gpu_blocks` for `num_blocks`. `request_success` counts reasons that vLLM does not have.
+
+As in vLLM a draft counts once it is verified: `spec_decode_num_accepted_tokens` over `spec_decode_num_draft_tokens` is
+the share that was accepted, and 1 plus `spec_decode_num_accepted_tokens` over `spec_decode_num_drafts` is the mean
+number of tokens that a verified block yields."""
 
 
 def metrics_pages() -> dict[str, str]:
@@ -86,10 +90,10 @@ def _steps() -> tuple[StepStats, StepStats]:
         time_s=10.058,
         kind="decode",
         num_sequences=2,
-        num_rows=2,
-        num_padded_rows=2,
+        num_rows=7,
+        num_padded_rows=1,
         num_wasted_rows=1,
-        num_generated_tokens=1,
+        num_generated_tokens=4,
         num_running=1,
         num_waiting={"capacity": 1},
         num_blocks=512,
@@ -102,6 +106,10 @@ def _steps() -> tuple[StepStats, StepStats]:
         apply_s=0.0002,
         device_idle_s=0.00015,
         inter_token_s=(0.008,),
+        num_draft_rows=5,
+        drafts=DraftMetrics(num_blocks=1, num_proposed=5, verified=(1, 1, 1, 1, 1), accepted=(1, 1, 1, 0, 0)),
+        forward_s=0.0052,
+        sample_s=0.0021,
     )
     return prefill, decode
 
@@ -114,13 +122,13 @@ def _request() -> RequestStats:
         last_token_time=10.058,
         finished_time=10.0585,
         num_cached_tokens=256,
-        num_output_tokens=2,
+        num_output_tokens=5,
     )
     return RequestStats(
         request_id="0",
         num_prompt_tokens=400,
         times=times,
-        completions=(CompletionStats(finish_reason="stop", num_tokens=2, decode_s=0.008),),
+        completions=(CompletionStats(finish_reason="stop", num_tokens=5, decode_s=0.008),),
         max_tokens=64,
         grammar_compile_s=0.004,
     )

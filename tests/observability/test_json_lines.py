@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from deepinfer_core.errors import ConfigError
 from deepinfer_core.observability.json_lines import JsonLinesSink
 from deepinfer_core.observability.records import StatsEvent
 from deepinfer_core.observability.sink import StatsHub
+from deepinfer_core.outputs import DraftMetrics
 from tests.observability.sample import INFO, request, step
 
 
@@ -43,6 +45,20 @@ def test_every_record_is_a_line(tmp_path: Path) -> None:
     assert two["times"]["first_token_time"] == 52.0
     assert two["completions"] == [{"finish_reason": "stop", "num_tokens": 5, "decode_s": 2.0}]
     assert three == {"record": "event", "name": "tier_disabled", "time_s": 3.0, "details": {"tier": "disk"}}
+
+
+def test_drafts_are_in_the_lines(tmp_path: Path) -> None:
+    file = tmp_path / "stats.jsonl"
+    drafts = DraftMetrics(num_blocks=1, num_proposed=3, verified=(1, 1), accepted=(1, 0))
+    sink = JsonLinesSink(INFO, file)
+    sink.on_step(step(drafts=drafts, forward_s=0.5, sample_s=0.25))
+    sink.on_request(request(times=replace(request().times, drafts=drafts)))
+    sink.close()
+
+    _, one, two = lines(file)
+    written = {"num_blocks": 1, "num_proposed": 3, "verified": [1, 1], "accepted": [1, 0]}
+    assert (one["drafts"], one["forward_s"], one["sample_s"]) == (written, 0.5, 0.25)
+    assert two["times"]["drafts"] == written
 
 
 def test_a_request_is_in_the_file_when_it_has_ended(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.observability.log_sink import LogSink
 from deepinfer_core.observability.records import CompletionStats, StatsEvent
+from deepinfer_core.outputs import DraftMetrics
 from tests.observability.sample import INFO, request, step
 
 
@@ -54,6 +55,21 @@ def test_line_has_rates_state_and_what_happened() -> None:
         "ms/step: plan 1.00, launch 2.00, wait 6.00, apply 1.00; prefill 33.3% of the time; "
         "device idle 0.333 ms/step; prefix hits 25.0%; TTFT ms: mean 500.0, max 750.0; "
         "ended 2 (mean 15.0 in, 3.0 out), 1 aborted; preempted 1; step_failed 1"
+    ]
+
+
+def test_line_tells_how_drafts_fared_since_the_line_before() -> None:
+    scene = Scene()
+    scene.step(101.0, drafts=DraftMetrics(num_blocks=2, num_proposed=10, verified=(2, 2, 1), accepted=(2, 1, 0)))
+    scene.step(111.0, drafts=DraftMetrics(num_blocks=1, num_proposed=5, verified=(1,), accepted=(1,)))
+    scene.step(121.0, drafts=DraftMetrics(num_blocks=2, verified=(2, 2), accepted=(0, 0)))
+    scene.step(131.0, drafts=DraftMetrics(num_proposed=5))
+
+    parts = [[part for part in line.split("; ") if part.startswith("drafts")] for line in scene.lines]
+    assert parts == [
+        ["drafts: accepted 4 of 6 (66.7%), length 2.33"],
+        ["drafts: accepted 0 of 4 (0.0%), length 1.00"],
+        [],
     ]
 
 

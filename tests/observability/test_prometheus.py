@@ -17,6 +17,7 @@ from deepinfer_core.observability.metrics import METRICS
 from deepinfer_core.observability.prometheus import PrometheusSink
 from deepinfer_core.observability.records import CompletionStats, StatsEvent
 from deepinfer_core.observability.vllm_names import OURS
+from deepinfer_core.outputs import DraftMetrics
 from tests.observability.sample import INFO, request, step
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ VLLM = {
     "prefix_cache_queries": "counter",
     "prefix_cache_hits": "counter",
     "num_preemptions": "counter",
+    "spec_decode_num_drafts": "counter",
+    "spec_decode_num_draft_tokens": "counter",
+    "spec_decode_num_accepted_tokens": "counter",
+    "spec_decode_num_accepted_tokens_per_pos": "counter",
     "prompt_tokens": "counter",
     "prompt_tokens_cached": "counter",
     "generation_tokens": "counter",
@@ -123,6 +128,36 @@ def test_step_is_counted() -> None:
     assert value(sink, "deepinfer:step_rows_total", kind="prefill") == 40
     assert value(sink, "deepinfer:step_seconds_total", part="wait") == 0.006
     assert value(sink, "deepinfer:prefix_cache_hits_total", tier="disk") == 20
+
+
+def test_drafts_are_counted_by_place_under_vllms_names_and_ours() -> None:
+    sink = PrometheusSink(INFO, vllm_names=True)
+    sink.on_step(
+        step(
+            num_draft_rows=8,
+            drafts=DraftMetrics(num_blocks=3, num_proposed=20, verified=(3, 2, 2), accepted=(2, 1, 0)),
+            forward_s=0.25,
+            sample_s=0.125,
+        )
+    )
+    sink.on_step(step(num_draft_rows=1, drafts=DraftMetrics(num_blocks=1, verified=(1,), accepted=(1,)), forward_s=0.5))
+    sink.on_step(step())
+
+    expected = {
+        "spec_decode_num_drafts": 4,
+        "spec_decode_num_draft_tokens": 8,
+        "spec_decode_num_accepted_tokens": 4,
+    }
+    for prefix in ("deepinfer", "vllm"):
+        assert {name: value(sink, f"{prefix}:{name}_total") for name in expected} == expected
+        per_place = f"{prefix}:spec_decode_num_accepted_tokens_per_pos_total"
+        assert [value(sink, per_place, position=place) for place in "0123"] == [3, 1, 0, None]
+    verified = "deepinfer:spec_decode_num_verified_tokens_per_pos_total"
+    assert [value(sink, verified, position=place) for place in "0123"] == [4, 2, 2, None]
+    assert value(sink, "deepinfer:spec_decode_num_proposed_tokens_total") == 20
+    assert value(sink, "deepinfer:step_draft_rows_total") == 9
+    assert value(sink, "deepinfer:step_device_seconds_total", part="forward") == 0.75
+    assert value(sink, "deepinfer:step_device_seconds_total", part="sample") == 0.125
 
 
 def test_what_is_no_step_changes_the_state_alone() -> None:
@@ -227,6 +262,7 @@ def test_counters_and_buckets_never_fall() -> None:
                 prefix_hits={"device": queries // 2, "disk": queries // 4},
                 first_token_s=(numbers.random(),),
                 inter_token_s=(numbers.random(),) * 3,
+                drafts=DraftMetrics(num_blocks=1, num_proposed=3, verified=(1, 1), accepted=(1, 0)),
             )
         )
         sink.on_request(request(num_prompt_tokens=numbers.randrange(10000)))
