@@ -289,7 +289,7 @@ class Engine:
             if timing is not None:
                 self.scheduler.observe(timing)
             times.wait_s, times.apply_s = now - began, self._clock() - now
-            self._reporter.step(launched, num_waiting_grammar=len(self._grammars))
+            self._reporter.step(launched, num_waiting_grammar=len(self._grammars), draft_log=self.draft_log)
         return list(plan.sampling_entries)
 
     def _schedule(self, request: Request) -> None:
