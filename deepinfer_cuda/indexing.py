@@ -161,6 +161,8 @@ def score_rows(
         CANDIDATE_SIZE=0 if candidates is None else candidates.size,
         NUM_MAXIMA=scores.levels,
         FILL=fill,
+        AHEAD=choice["ahead"],
+        STAGES=choice["num_stages"],
         **{name: choice[name] for name in ("num_warps", "num_stages")},
     )
 

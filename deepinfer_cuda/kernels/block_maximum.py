@@ -53,12 +53,17 @@ def block_maximum_kernel(
     first = tl.program_id(1) * BLOCKS
     if NEWEST or first < num_blocks:
         block, within = first + tl.arange(0, BLOCKS), tl.arange(0, PADDED)
-        column = block[:, None] * SIZE + within[None, :]
-        inside = (block < num_blocks)[:, None] & (within < SIZE)[None, :]
-        # A mask that is the same for all columns of a block keeps the load as wide as the block.
-        loaded = inside if EVEN else inside & (column < length)
-        values = tl.load(scores_ptr + row * scores_stride + column, mask=loaded, other=float("-inf")).to(tl.float32)
-        best = tl.max(tl.where(inside & (column < length), values, float("-inf")), 1)
+        place = scores_ptr + row * scores_stride + block[:, None] * SIZE + within[None, :]
+        whole = PADDED == SIZE and (first + BLOCKS) * SIZE <= length
+        if whole:
+            best = tl.max(tl.load(place).to(tl.float32), 1)
+        else:
+            left = length - block * SIZE
+            counted = within[None, :] < (left if PADDED == SIZE else tl.minimum(left, SIZE))[:, None]
+            # A mask that is the same for all columns of a block keeps the load as wide as the block.
+            loaded = (left > 0)[:, None] & (within < SIZE)[None, :] if EVEN else counted
+            values = tl.load(place, mask=loaded, other=float("-inf")).to(tl.float32)
+            best = tl.max(tl.where(counted, values, float("-inf")), 1)
         target = best_ptr + row * best_stride
         written = block < tl.cdiv(width, SIZE)
         if NEWEST:
@@ -66,9 +71,13 @@ def block_maximum_kernel(
             best = tl.where(block == num_blocks - 1, float("inf"), best)
             if first == 0:
                 tl.store(counts_ptr + row, num_blocks)
-        tl.store(target + block, rounded(best, best_ptr.dtype.element_ty), mask=written)
+        best_type: tl.constexpr = best_ptr.dtype.element_ty
+        if whole:
+            tl.store(target + block, rounded(best, best_type))
+        else:
+            tl.store(target + block, rounded(best, best_type), mask=written)
         if SECOND:
             group = tl.program_id(1) * (BLOCKS // 8) + tl.arange(0, BLOCKS // 8)
             best = tl.max(tl.reshape(best, [BLOCKS // 8, 8]), 1)
             written = group < tl.cdiv(width, SIZE * 8)
-            tl.store(target + second + group, rounded(best, best_ptr.dtype.element_ty), mask=written)
+            tl.store(target + second + group, rounded(best, best_type), mask=written)

@@ -91,17 +91,6 @@ def _tile_columns(TILE: tl.constexpr, WARPS: tl.constexpr):
 
 
 @triton.jit
-def dense_entries(start, table, num_blocks, TILE: tl.constexpr, WARPS: tl.constexpr, BLOCK_ROWS: tl.constexpr):
-    """Entries of a tile's columns, and their cache blocks (of a whole repetition, or of eight columns)."""
-    eight, within = _tile_columns(TILE, WARPS)
-    shared = eight
-    if BLOCK_ROWS % (16 * WARPS) == 0:
-        shared = tl.arange(0, TILE // (16 * WARPS))[None, None, None, None, :] * (16 * WARPS)
-    block = tl.load(table + tl.minimum((start + shared) // BLOCK_ROWS, num_blocks - 1))
-    return start + eight + within, block
-
-
-@triton.jit
 def candidate_entry(column, candidates, num_candidates, SIZE: tl.constexpr):
     """Entry of a compact column, negative where there is none."""
     index = column // SIZE
@@ -110,49 +99,90 @@ def candidate_entry(column, candidates, num_candidates, SIZE: tl.constexpr):
 
 
 @triton.jit
-def candidate_entries(
+def tile_places(
     start,
     candidates,
     num_candidates,
-    table,
-    num_blocks,
     TILE: tl.constexpr,
     WARPS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Entries of a tile's compact columns (0 for none), and their cache blocks."""
+    """What says in which cache blocks a tile's columns lie: an entry of a whole repetition, of eight, or of each.
+
+    Args:
+        start: First column.
+        candidates: See ``index_scores_kernel``, as for the next ones; they are loaded with ``SIZE``.
+        num_candidates: See there.
+        TILE: See there.
+        WARPS: See there.
+        BLOCK_ROWS: See there.
+        SIZE: Entries of a candidate; 0 for columns that are entries.
+    """
     eight, within = _tile_columns(TILE, WARPS)
-    if SIZE % 8 == 0:
-        shared = tl.maximum(candidate_entry(start + eight, candidates, num_candidates, SIZE), 0)
-        entry = shared + within
+    if SIZE > 0:
+        column = start + eight if SIZE % 8 == 0 else start + eight + within
+        places = tl.maximum(candidate_entry(column, candidates, num_candidates, SIZE), 0)
+    elif BLOCK_ROWS % (16 * WARPS) == 0:
+        places = start + tl.arange(0, TILE // (16 * WARPS))[None, None, None, None, :] * (16 * WARPS)
     else:
-        entry = tl.maximum(candidate_entry(start + eight + within, candidates, num_candidates, SIZE), 0)
-        shared = entry
-    return entry, tl.load(table + tl.minimum(shared // BLOCK_ROWS, num_blocks - 1))
+        places = start + eight
+    return places
 
 
 @triton.jit
-def key_operand(
+def place_blocks(places, table, num_blocks, any_column, BLOCK_ROWS: tl.constexpr):
+    """Cache blocks of :func:`tile_places`; the dummy block where a row has no column at all."""
+    return tl.load(table + tl.minimum(places // BLOCK_ROWS, num_blocks - 1), mask=any_column, other=0)
+
+
+@triton.jit
+def tile_offsets(start, places, TILE: tl.constexpr, WARPS: tl.constexpr, BLOCK_ROWS: tl.constexpr, SIZE: tl.constexpr):
+    """Rows of a tile's columns within their cache blocks, from :func:`tile_places`."""
+    eight, within = _tile_columns(TILE, WARPS)
+    if SIZE == 0:
+        entries = start + eight + within
+    elif SIZE % 8 == 0:
+        entries = places + within
+    else:
+        entries = places
+    return entries % BLOCK_ROWS
+
+
+@triton.jit
+def load_keys(
     keys_ptr,
     block,
     offset,
     block_stride,
-    TILE: tl.constexpr,
-    WARPS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     NUM_GROUPS: tl.constexpr,
+    BY_LANE: tl.constexpr,
 ):
-    """Keys as the left operand ``[TILE, channels]``, times 2^-32."""
+    """Words of a tile's keys and what holds their scales, as loaded: nothing here waits for memory.
+
+    ``BY_LANE`` has the word with the scales of a key loaded by each of the four lanes that need it: else it comes by
+    way of shared memory, which is no loss only for loads that go there anyhow.
+    """
     start = block.to(tl.int64) * block_stride
     group = tl.arange(0, 4)[:, None, None, None, None]
     scales = (keys_ptr + start + BLOCK_ROWS * (4 * NUM_GROUPS)).to(tl.pointer_type(tl.uint8)) + offset * NUM_GROUPS
-    scale = group_bytes(scales, group, NUM_GROUPS, offset >= 0)
     address = tl.expand_dims(keys_ptr + start + offset * (4 * NUM_GROUPS) + group * 4, -1) + tl.arange(0, 4)
     if NUM_GROUPS == 4:
         words = tl.load(address)
+        scales = scales.to(tl.pointer_type(tl.int32))
+        held = tl.load(tl.broadcast_to(scales, words.shape[:-1]) if BY_LANE else scales)
     else:
         words = tl.load(address, mask=tl.expand_dims(group < NUM_GROUPS, -1), other=0)
-    numbers = fp4_words_to_bf16(words, scale)
+        held = tl.load(scales + group, mask=group < NUM_GROUPS, other=0)
+    return words, held
+
+
+@triton.jit
+def key_operand(words, scales, TILE: tl.constexpr, WARPS: tl.constexpr, NUM_GROUPS: tl.constexpr):
+    """Loaded keys as the left operand ``[TILE, channels]``, times 2^-32."""
+    if NUM_GROUPS == 4:
+        scales = (scales >> (8 * tl.arange(0, 4)[:, None, None, None, None])) & 0xFF
+    numbers = fp4_words_to_bf16(words, scales.to(tl.int32))
     numbers = tl.reshape(numbers, [4, 8, WARPS, 2, TILE // (16 * WARPS), 2, 2, 8])
     return tl.reshape(tl.permute(numbers, (4, 2, 3, 1, 7, 5, 0, 6)), [TILE, CHANNELS])

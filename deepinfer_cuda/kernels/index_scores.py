@@ -11,12 +11,14 @@ import triton
 import triton.language as tl
 
 from deepinfer_cuda.kernels.index_operands import (
-    candidate_entries,
     candidate_entry,
     chain_weights,
-    dense_entries,
     key_operand,
+    load_keys,
+    place_blocks,
     query_operand,
+    tile_offsets,
+    tile_places,
 )
 from deepinfer_cuda.kernels.number_formats import INTERPRETED, rounded
 
@@ -58,6 +60,8 @@ def index_scores_kernel(
     CANDIDATE_SIZE: tl.constexpr,
     NUM_MAXIMA: tl.constexpr,
     FILL: tl.constexpr,
+    AHEAD: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Program ``(i, s)`` scores tiles s, s + S, ... of the keys for rows ``i * QUERIES ..``.
 
@@ -95,6 +99,9 @@ def index_scores_kernel(
         CANDIDATE_SIZE: 0 to score all entries of the sequence.
         NUM_MAXIMA: 0, 1 or 2.
         FILL: Whether columns that are not visible become -inf as far as ``width``; else what lies there is undefined.
+        AHEAD: Whether the keys of the next tile are on their way, to registers, while a tile is scored. Triton's own
+            pipeline puts these loads behind the product and then waits for them at once.
+        STAGES: Depth of that pipeline, 1 for none.
     """
     row = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     real = row < num_rows
@@ -114,19 +121,44 @@ def index_scores_kernel(
         written = (sequence == current) & real
         num_tiles = tl.cdiv(limit, TILE)
         table = table_ptr + tl.maximum(current, 0).to(tl.int64) * table_stride
-        for tile in range(tl.program_id(1), num_tiles, tl.num_programs(1)):
+        candidates = candidates_ptr + tl.max(row, 0) * candidates_stride
+        tile, each = tl.program_id(1), tl.num_programs(1)
+        if AHEAD:
+            final = tl.maximum(num_tiles - 1, 0)
+            any_tile = num_tiles > 0
+            start = tl.minimum(tile, final) * TILE
+            places = tile_places(start, candidates, num_candidates, TILE, WARPS, BLOCK_ROWS, CANDIDATE_SIZE)
+            block = place_blocks(places, table, num_blocks, any_tile, BLOCK_ROWS)
+            offset = tile_offsets(start, places, TILE, WARPS, BLOCK_ROWS, CANDIDATE_SIZE)
+            next_words, next_scales = load_keys(keys_ptr, block, offset, block_stride, BLOCK_ROWS, NUM_GROUPS, AHEAD)
+            start = tl.minimum(tile + each, final) * TILE
+            places = tile_places(start, candidates, num_candidates, TILE, WARPS, BLOCK_ROWS, CANDIDATE_SIZE)
+            block = place_blocks(places, table, num_blocks, any_tile, BLOCK_ROWS)
+            later = tl.minimum(tile + 2 * each, final) * TILE
+            later_places = tile_places(later, candidates, num_candidates, TILE, WARPS, BLOCK_ROWS, CANDIDATE_SIZE)
+        for tile in tl.range(tl.program_id(1), num_tiles, tl.num_programs(1), num_stages=STAGES):
+            if AHEAD:
+                words, scales = next_words, next_scales
+                offset = tile_offsets(start, places, TILE, WARPS, BLOCK_ROWS, CANDIDATE_SIZE)
+                next_words, next_scales = load_keys(
+                    keys_ptr, block, offset, block_stride, BLOCK_ROWS, NUM_GROUPS, AHEAD
+                )
+                start, places = later, later_places
+                block = place_blocks(places, table, num_blocks, any_tile, BLOCK_ROWS)
+                later = tl.minimum(tile + 3 * each, final) * TILE
+                later_places = tile_places(later, candidates, num_candidates, TILE, WARPS, BLOCK_ROWS, CANDIDATE_SIZE)
+            else:
+                places = tile_places(tile * TILE, candidates, num_candidates, TILE, WARPS, BLOCK_ROWS, CANDIDATE_SIZE)
+                block = place_blocks(places, table, num_blocks, True, BLOCK_ROWS)
+                offset = tile_offsets(tile * TILE, places, TILE, WARPS, BLOCK_ROWS, CANDIDATE_SIZE)
+                words, scales = load_keys(keys_ptr, block, offset, block_stride, BLOCK_ROWS, NUM_GROUPS, AHEAD)
             column = tile * TILE + tl.arange(0, TILE)
             if CANDIDATE_SIZE == 0:
-                entry, block = dense_entries(tile * TILE, table, num_blocks, TILE, WARPS, BLOCK_ROWS)
                 seen = column[:, None] < shown[None, :]
             else:
-                candidates = candidates_ptr + tl.sum(row, 0) * candidates_stride
-                entry, block = candidate_entries(
-                    tile * TILE, candidates, num_candidates, table, num_blocks, TILE, WARPS, BLOCK_ROWS, CANDIDATE_SIZE
-                )
                 chosen = candidate_entry(column, candidates, num_candidates, CANDIDATE_SIZE)
                 seen = (chosen >= 0)[:, None] & (chosen[:, None] < shown[None, :])
-            keys = key_operand(keys_ptr, block, entry % BLOCK_ROWS, block_stride, TILE, WARPS, BLOCK_ROWS, NUM_GROUPS)
+            keys = key_operand(words, scales, TILE, WARPS, NUM_GROUPS)
             scores = _sum_heads(_product(keys, query), weights, TILE, QUERIES)
             scores = tl.where(seen, scores, float("-inf"))
             _store(scores_ptr + row * scores_stride + tile * TILE, scores, written, width - tile * TILE, TILE)
