@@ -30,6 +30,7 @@ def hyper_connection_enter_kernel(
     ROWS: tl.constexpr,
     MIX_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    COPIES: tl.constexpr,
 ):
     """Programs ``(c, i)`` norm columns ``c * BLOCK ..`` of rows ``i * ROWS ..`` in place; the last ``c`` makes mixes.
 
@@ -54,6 +55,7 @@ def hyper_connection_enter_kernel(
         ROWS: Rows of a program that norms.
         MIX_ROWS: Rows of a program that makes mixes, a multiple of ``ROWS``.
         BLOCK: Columns of a program.
+        COPIES: Threads of a program for each of its rows.
     """
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     if tl.program_id(0) == tl.num_programs(0) - 1:
@@ -70,7 +72,11 @@ def hyper_connection_enter_kernel(
         address = x_ptr + line[:, None] * width + column[None, :]
         x = tl.load(address, mask=inside, other=0.0).to(tl.float32)
         weight = tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
-        squares = sum_parts(sums_ptr, line * SUMS + COLLAPSED_SQUARES, num_rows * SUMS, line < num_rows, PARTS)
+        # As many copies of a row as there are threads for it: of fewer numbers every thread would load all.
+        copy = tl.arange(0, COPIES)[None, :]
+        place = (line * SUMS + COLLAPSED_SQUARES)[:, None] + 0 * copy
+        squares = sum_parts(sums_ptr, place, num_rows * SUMS, (line < num_rows)[:, None] & (copy >= 0), PARTS)
+        squares = tl.max(squares, 1)
         inverse = tl.rsqrt(squares / width + norm_eps)
         result = x * inverse[:, None] * weight[None, :]
         tl.store(address, rounded(result, x_ptr.dtype.element_ty), mask=inside)

@@ -21,18 +21,32 @@ COLLAPSED_SQUARES = tl.constexpr(31)
 
 
 @triton.jit
+def split_function_kernel(function_ptr, halves_ptr, stride, width, function_rows, BLOCK: tl.constexpr):
+    """Cut float32 rows into two bfloat16 numbers each, side by side: row ``r`` becomes rows ``2 r`` and ``2 r + 1``.
+
+    Program ``i`` takes columns ``i * BLOCK ..`` of ``[function_rows, width]``; ``halves [64, width]`` is filled up with
+    zeros. Done once a call, so that the products read operands as they are.
+    """
+    output, column = tl.arange(0, SUMS)[:, None], tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside = column < width
+    weight = tl.load(function_ptr + output * stride + column, mask=(output < function_rows) & inside, other=0.0)
+    high = _upper_half(weight)
+    low = _upper_half(weight - high.to(tl.float32))
+    tl.store(halves_ptr + 2 * output * width + column, high, mask=inside)
+    tl.store(halves_ptr + (2 * output + 1) * width + column, low, mask=inside)
+
+
+@triton.jit
 def stream_projection_kernel(
     streams_ptr,
     mix_ptr,
-    function_ptr,
+    halves_ptr,
     collapsed_ptr,
     sums_ptr,
     streams_stride,
     mix_stride,
-    function_stride,
     num_rows,
     width,
-    function_rows,
     STREAMS: tl.constexpr,
     PART: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -44,15 +58,13 @@ def stream_projection_kernel(
     Args:
         streams_ptr: ``[T, STREAMS, width]`` bfloat16, dense within a row.
         mix_ptr: ``[T, STREAMS]`` float32, the weights of the collapse.
-        function_ptr: ``[function_rows, STREAMS * width]`` float32.
+        halves_ptr: ``[64, STREAMS * width]`` of ``split_function_kernel``.
         collapsed_ptr: ``[T, width]``, with ``COLLAPSE``.
         sums_ptr: ``[parts, T, 32]`` float32.
         streams_stride: Distance of rows in elements, as the other strides.
         mix_stride: See there.
-        function_stride: See there.
         num_rows: T.
         width: Channels of a stream.
-        function_rows: At most 30.
         STREAMS: Streams.
         PART: Channels of a part.
         BLOCK: Channels of one step.
@@ -62,17 +74,19 @@ def stream_projection_kernel(
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     real = row < num_rows
     index = row.to(tl.int64)
-    output = tl.arange(0, SUMS)
+    output, half = tl.arange(0, SUMS), tl.arange(0, 2 * SUMS)
     mixes = ()
-    for stream in tl.static_range(STREAMS):
-        mixes += (tl.load(mix_ptr + index * mix_stride + stream, mask=real & COLLAPSE, other=0.0)[:, None],)
+    if COLLAPSE:
+        for stream in tl.static_range(STREAMS):
+            mixes += (tl.load(mix_ptr + index * mix_stride + stream, mask=real, other=0.0)[:, None],)
     products = tl.zeros([ROWS, 2 * SUMS], tl.float32)
     squares = tl.zeros([ROWS, BLOCK // 8], tl.float32)
     collapsed_squares = tl.zeros([ROWS, BLOCK // 8], tl.float32)
     for start in range(tl.program_id(0) * PART, tl.program_id(0) * PART + PART, BLOCK):
         channel = start + tl.arange(0, BLOCK)
         inside = channel < width
-        collapsed = tl.zeros([ROWS, BLOCK], tl.float32)
+        if COLLAPSE:
+            collapsed = tl.zeros([ROWS, BLOCK], tl.float32)
         for stream in tl.static_range(STREAMS):
             place = stream * width + channel
             x = tl.load(
@@ -80,12 +94,10 @@ def stream_projection_kernel(
                 mask=real[:, None] & inside[None, :],
                 other=0.0,
             )
-            weight = tl.load(
-                function_ptr + output[None, :] * function_stride + place[:, None],
-                mask=(output < function_rows)[None, :] & inside[:, None],
-                other=0.0,
+            halves = tl.load(
+                halves_ptr + half[:, None] * (STREAMS * width) + place[None, :], mask=inside[None, :], other=0.0
             )
-            products = _add_products(x, weight, products)
+            products = _add_products(x, halves, products)
             numbers = x.to(tl.float32)
             squares += _sums_of_eight(numbers * numbers)
             if COLLAPSE:
@@ -98,24 +110,22 @@ def stream_projection_kernel(
             collapsed_squares += _sums_of_eight(numbers * numbers)
     sums = tl.sum(tl.reshape(products, [ROWS, SUMS, 2]), 2)
     sums = tl.where(output[None, :] == SQUARES, tl.sum(squares, 1)[:, None], sums)
-    sums = tl.where(output[None, :] == COLLAPSED_SQUARES, tl.sum(collapsed_squares, 1)[:, None], sums)
+    if COLLAPSE:
+        sums = tl.where(output[None, :] == COLLAPSED_SQUARES, tl.sum(collapsed_squares, 1)[:, None], sums)
     target = sums_ptr + (tl.program_id(0).to(tl.int64) * num_rows + index)[:, None] * SUMS + output[None, :]
     tl.store(target, sums, mask=real[:, None])
 
 
 @triton.jit
-def _add_products(x, weight, total):
-    """Add ``x @ weight`` to ``total [rows, 2 SUMS]``, whose pairs of columns are still to be added.
+def _add_products(x, halves, total):
+    """Add ``x @ halves.T`` to ``total [rows, 2 SUMS]``, whose pairs of columns are still to be added.
 
-    Rows in bfloat16 are exact. A float32 weight is cut into two bfloat16 numbers, 16 bits of its mantissa in all.
+    Rows in bfloat16 are exact. Two halves are 16 bits of a weight's mantissa in all.
     """
     if INTERPRETED:
         # The host's matrix product would sum a row in an order that depends on the row's place.
-        sums = tl.sum(x.to(tl.float32)[:, :, None] * weight[None, :, :], 1)
-        return total + tl.reshape(tl.join(sums, tl.zeros_like(sums)), total.shape)
-    high = _upper_half(weight)
-    low = _upper_half(weight - high.to(tl.float32))
-    return tl.dot(x, tl.reshape(tl.join(high, low), [weight.shape[0], 2 * SUMS]), total)
+        return total + tl.sum(x.to(tl.float32)[:, None, :] * halves.to(tl.float32)[None, :, :], 2)
+    return tl.dot(x, tl.trans(halves), total)
 
 
 @triton.jit

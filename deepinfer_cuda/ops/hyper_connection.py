@@ -22,13 +22,15 @@ from deepinfer_cuda.kernels.hyper_connection_enter import hyper_connection_enter
 from deepinfer_cuda.kernels.hyper_connection_update import hyper_connection_update_kernel
 from deepinfer_cuda.kernels.retain_rows import retain_rows_kernel
 from deepinfer_cuda.kernels.stream_mixes import stream_mixes_kernel
-from deepinfer_cuda.kernels.stream_projection import stream_projection_kernel
+from deepinfer_cuda.kernels.stream_projection import split_function_kernel, stream_projection_kernel
 from deepinfer_cuda.launch import launch, rows_of
 from deepinfer_cuda.row_tiles import power_of_two
 
 _CHOICES = Path(__file__).parent.parent / "tuning" / "hyper_connection.toml"
 _SUMS = 32
 """Numbers that the projection leaves for each row and part."""
+_SPLIT_COLUMNS = 128
+"""Columns of a program that cuts the function into halves."""
 
 
 def run_enter(
@@ -44,26 +46,48 @@ def run_enter(
     iterations: int,
     shifted: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``hyper_connection.enter`` in two launches: the streams are read once, the collapsed rows are normed in place."""
+    """``hyper_connection.enter``: the streams are read once, the collapsed rows are normed in place."""
     del shifted
-    num_rows, num_streams, width = streams.shape
+    num_rows, _, width = streams.shape
     x = torch.empty((num_rows, width), dtype=streams.dtype, device=streams.device)
-    sums = _project(streams, function, mix=mix, collapsed=x)
     pre, post, combination = _empty_mixes(streams)
-    choice = _choices()["norm"]
+    halves = _split_function(function)
+    at_once = choices()["norm"]["rows_at_once"]
+    for start in range(0, num_rows, at_once):
+        part = slice(start, start + at_once)
+        sums = _project(streams[part], halves, mix=mix[part], collapsed=x[part])
+        results = x[part], pre[part], post[part], combination[part]
+        _norm_and_mix(sums, norm_weight, base, scale, results, norm_eps=norm_eps, eps=eps, iterations=iterations)
+    return x, pre, post, combination
+
+
+def _norm_and_mix(
+    sums: Tensor,
+    norm_weight: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    results: tuple[Tensor, Tensor, Tensor, Tensor],
+    *,
+    norm_eps: float,
+    eps: float,
+    iterations: int,
+) -> None:
+    """Norm collapsed rows in place (the first of the results) and make the mixes, from the sums of the projection."""
+    num_rows, width = results[0].shape
+    choice = choices()["norm"]
     launch(
         hyper_connection_enter_kernel,
         (-(-width // choice["block"]) + 1, -(-num_rows // choice["rows"])),
-        *(x, norm_weight, sums, base, scale, pre, post, combination, num_rows, width, norm_eps, eps),
+        *(results[0], norm_weight, sums, base, scale, *results[1:], num_rows, width, norm_eps, eps),
         PARTS=len(sums),
-        STREAMS=num_streams,
+        STREAMS=results[1].shape[1],
         ITERATIONS=iterations,
         ROWS=choice["rows"],
         MIX_ROWS=choice["mix_rows"],
         BLOCK=choice["block"],
+        COPIES=max(32 * choice["num_warps"] // choice["rows"], 1),
         num_warps=choice["num_warps"],
     )
-    return x, pre, post, combination
 
 
 def run_mixes(
@@ -78,7 +102,7 @@ def run_mixes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``hyper_connection.mixes``."""
     pre, post, combination = _empty_mixes(streams)
-    sums = _project(streams, function)
+    sums = _project(streams, _split_function(function))
     _finish(streams, sums, base, scale, (pre, post, combination), norm_eps=norm_eps, eps=eps, iterations=iterations)
     return pre, post, combination
 
@@ -88,7 +112,7 @@ def run_head_mix(
 ) -> Tensor:
     """``hyper_connection.head_mix``."""
     pre = torch.empty(streams.shape[:2], dtype=torch.float32, device=streams.device)
-    sums = _project(streams, function)
+    sums = _project(streams, _split_function(function))
     _finish(streams, sums, base, scale, (pre, pre, pre), norm_eps=norm_eps, eps=eps, iterations=0)
     return pre
 
@@ -162,35 +186,57 @@ def run_update(output: Tensor, streams: Tensor, post: Tensor, combination: Tenso
     return result
 
 
-def _project(
-    streams: Tensor, function: Tensor, *, mix: Tensor | None = None, collapsed: Tensor | None = None
-) -> Tensor:
+def _project(streams: Tensor, halves: Tensor, *, mix: Tensor | None = None, collapsed: Tensor | None = None) -> Tensor:
     """Sums ``[parts, T, 32]`` of the projection; collapses on the way if asked to."""
     num_rows, num_streams, width = streams.shape
     rows, stride = _stream_rows(streams)
-    weights, function_stride = rows_of(function)
-    choice = _choices()["projection"]
+    choice, tile = choices()["projection"], _projection_tile(num_rows if collapsed is not None else 1)
     parts = -(-width // choice["part"])
     sums = torch.empty((parts, num_rows, _SUMS), dtype=torch.float32, device=streams.device)
     factors, mix_stride = (sums, 0) if mix is None else rows_of(mix)
     launch(
         stream_projection_kernel,
-        (parts, -(-num_rows // choice["rows"])),
-        *(rows, factors, weights, rows if collapsed is None else collapsed, sums),
-        *(stride, mix_stride, function_stride, num_rows, width, len(function)),
+        (parts, -(-num_rows // tile["rows"])),
+        *(rows, factors, halves, rows if collapsed is None else collapsed, sums),
+        *(stride, mix_stride, num_rows, width),
         STREAMS=num_streams,
         PART=choice["part"],
         BLOCK=choice["block"],
-        ROWS=choice["rows"],
+        ROWS=tile["rows"],
         COLLAPSE=collapsed is not None,
-        **{name: choice[name] for name in ("num_warps", "num_stages")},
+        num_warps=tile["num_warps"],
+        num_stages=tile["num_stages"],
     )
     return sums
 
 
+def _split_function(function: Tensor) -> Tensor:
+    """Each float32 row of the function as two of bfloat16, ``[64, width]``."""
+    weights, stride = rows_of(function)
+    count, width = weights.shape
+    halves = torch.empty((2 * _SUMS, width), dtype=torch.bfloat16, device=function.device)
+    launch(
+        split_function_kernel,
+        (-(-width // _SPLIT_COLUMNS),),
+        *(weights, halves, stride, width, count),
+        BLOCK=_SPLIT_COLUMNS,
+    )
+    return halves
+
+
+def _projection_tile(num_rows: int) -> dict[str, int]:
+    """Tile of the projection for so many rows; all of them sum in the same order.
+
+    Without a collapse there is less to do for a row, and the smallest tile serves any number of them.
+    """
+    tiles: list[dict[str, int]] = choices()["projection"]["tile"]
+    return next((tile for tile in tiles if num_rows <= tile["max_rows"]), tiles[-1])
+
+
 def projection_workspace(request: PlanRequest, site: Site) -> int:
-    """Room of the ops that project: the sums of each row and part, in float32."""
-    return 4 * _SUMS * -(-site.sizes["H"] // _choices()["projection"]["part"]) * request.rows
+    """Room of the ops that project: the sums of each row and part, in float32, and the halves of the function."""
+    halves = 4 * _SUMS * site.sizes["C"] * site.sizes["H"]
+    return 4 * _SUMS * -(-site.sizes["H"] // choices()["projection"]["part"]) * request.rows + halves
 
 
 def _finish(
@@ -206,7 +252,7 @@ def _finish(
 ) -> None:
     """Mixes from the sums of a projection; without iterations only the first of them."""
     num_rows, num_streams, width = streams.shape
-    choice = _choices()["norm"]
+    choice = choices()["norm"]
     launch(
         stream_mixes_kernel,
         (-(-num_rows // choice["mix_rows"]),),
@@ -234,16 +280,16 @@ def _stream_rows(streams: Tensor) -> tuple[Tensor, int]:
 
 
 def _elementwise_grid(num_rows: int, width: int) -> tuple[int, int]:
-    return num_rows, -(-width // _choices()["elementwise"]["block"])
+    return num_rows, -(-width // choices()["elementwise"]["block"])
 
 
 def _elementwise_constants() -> dict[str, int]:
-    choice = _choices()["elementwise"]
+    choice = choices()["elementwise"]
     return {"BLOCK": choice["block"], "num_warps": choice["num_warps"]}
 
 
 @cache
-def _choices() -> dict[str, Any]:
+def choices() -> dict[str, Any]:
     """Block sizes and warps, as data."""
     return tomllib.loads(_CHOICES.read_text(encoding="utf-8"))
 
