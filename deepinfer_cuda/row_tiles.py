@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,25 +43,30 @@ def power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def whole_rows(width: int) -> RowTile:
-    """A tile of whole rows, padded to a power of two."""
-    return _tile(width, power_of_two(width))
+def whole_rows(width: int, op: str = "") -> RowTile:
+    """A tile of whole rows, padded to a power of two.
+
+    Args:
+        width: Channels of a row.
+        op: Name under which the table may have tiles of the op's own.
+    """
+    return _tile(width, power_of_two(width), op)
 
 
-def split_rows(width: int) -> tuple[RowTile, int]:
+def split_rows(width: int, op: str = "") -> tuple[RowTile, int]:
     """A tile of whole rows in two pieces: the largest power of two in the width (``block``), and what covers the rest.
 
     The released widths 5120 = 4096 + 1024 and 1280 = 1024 + 256 leave no lane idle; the second piece may be 0.
     """
     first = 1 << (max(width, 1).bit_length() - 1)
     rest = power_of_two(width - first) if width > first else 0
-    return _tile(width, first), rest
+    return _tile(width, first, op), rest
 
 
-def parts_of_rows(width: int) -> RowTile:
+def parts_of_rows(width: int, op: str = "") -> RowTile:
     """A tile of parts of rows, for kernels that treat each group of channels on its own."""
     divisor = width & -width
-    return _tile(width, min(divisor, 1024) if divisor >= 128 else power_of_two(width))
+    return _tile(width, min(divisor, 1024) if divisor >= 128 else power_of_two(width), op)
 
 
 def flat_rows(tensor: Tensor) -> tuple[Tensor, int]:
@@ -71,13 +76,15 @@ def flat_rows(tensor: Tensor) -> tuple[Tensor, int]:
     return dense, dense.stride(0)
 
 
-def _tile(width: int, block: int) -> RowTile:
-    elements, num_warps = next((e, w) for most, e, w in tile_choices() if width <= most or most == WIDEST)
-    return RowTile(rows=max(elements // power_of_two(block), 1), block=block, num_warps=num_warps)
+def _tile(width: int, block: int, op: str) -> RowTile:
+    tiles = choices()["tile"]
+    usual = [tile for tile in tiles if "op" not in tile]
+    own = [tile for tile in tiles if tile.get("op") == op]
+    tile = next(t for t in (*own, *usual) if width <= t["max_width"] or t is usual[-1])
+    return RowTile(rows=max(tile["elements"] // power_of_two(block), 1), block=block, num_warps=tile["num_warps"])
 
 
 @cache
-def tile_choices() -> tuple[tuple[int, int, int], ...]:
-    """The table of ``tuning/rows.toml``: ``(max_width, elements, num_warps)`` in order."""
-    content = tomllib.loads(_CHOICES.read_text(encoding="utf-8"))
-    return tuple((entry["max_width"], entry["elements"], entry["num_warps"]) for entry in content["tile"])
+def choices() -> dict[str, Any]:
+    """The table ``tuning/rows.toml``."""
+    return tomllib.loads(_CHOICES.read_text(encoding="utf-8"))

@@ -13,6 +13,9 @@ from deepinfer_cuda.interpreter import is_interpreting
 INTERPRETED = tl.constexpr(is_interpreting())
 """True in Triton's interpreter, whose casts differ from hardware: to bf16 it cuts off instead of rounding, to FP8 it
 loses the smallest numbers (spec/dependencies.md 2.2). Kernels round through this file and never by a bare ``.to``."""
+_THROUGH_BF16 = tl.constexpr(
+    "{ .reg .b32 pair; cvt.rn.bf16x2.f32 pair, $3, $2; shl.b32 $0, pair, 16; and.b32 $1, pair, 0xFFFF0000; }"
+)
 
 
 @triton.jit
@@ -24,6 +27,14 @@ def rounded(x, dtype: tl.constexpr):
         kept = tl.where(x != x, bits | 0x400000, up)
         return ((kept >> 16) << 16).to(tl.float32, bitcast=True).to(tl.bfloat16)
     return x.to(dtype)
+
+
+@triton.jit
+def rounded_through(x, dtype: tl.constexpr):
+    """float32 numbers rounded to ``dtype`` and widened again, for a result that is read on: two an instruction."""
+    if INTERPRETED or dtype != tl.bfloat16:
+        return rounded(x, dtype).to(tl.float32)
+    return tl.inline_asm_elementwise(_THROUGH_BF16, "=r,=r,r,r", [x], dtype=tl.float32, is_pure=True, pack=2)
 
 
 @triton.jit
@@ -73,10 +84,10 @@ def e4m3_byte_to_float(byte):
 @triton.jit
 def round_to_e4m3(x):
     """Nearest ``float8_e4m3fn``, ties to even, saturating at +-448; NaN stays NaN."""
-    clamped = tl.where(x != x, x, tl.minimum(tl.maximum(x, -448.0), 448.0))
     if INTERPRETED:
+        clamped = tl.where(x != x, x, tl.minimum(tl.maximum(x, -448.0), 448.0))
         return _e4m3_bits(clamped).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
-    return clamped.to(tl.float8e4nv)
+    return x.to(tl.float8e4nv)  # the instruction saturates and keeps NaN
 
 
 @triton.jit

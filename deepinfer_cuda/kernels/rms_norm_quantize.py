@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from deepinfer_cuda.kernels.number_formats import rounded
+from deepinfer_cuda.kernels.number_formats import rounded_through
 from deepinfer_cuda.kernels.quantize import store_rounded
 from deepinfer_cuda.kernels.rms_norm import inverse_rms, load_columns, scaled_by_weight
 
@@ -25,8 +25,8 @@ def rms_norm_quantize_kernel(
         squares += tl.sum(rest * rest, 1)
     inverse = inverse_rms(squares, eps, WIDTH)
     kind: tl.constexpr = x_ptr.dtype.element_ty
-    normed = rounded(scaled_by_weight(x, inverse, weight_ptr, 0, WIDTH, FIRST), kind).to(tl.float32)
+    normed = rounded_through(scaled_by_weight(x, inverse, weight_ptr, 0, WIDTH, FIRST), kind)
     store_rounded(values_ptr, scales_ptr, normed, row, num_rows, 0, WIDTH, FIRST, ROWS, FORMAT, GROUP)
     if REST:
-        normed_rest = rounded(scaled_by_weight(rest, inverse, weight_ptr, FIRST, WIDTH, REST), kind).to(tl.float32)
+        normed_rest = rounded_through(scaled_by_weight(rest, inverse, weight_ptr, FIRST, WIDTH, REST), kind)
         store_rounded(values_ptr, scales_ptr, normed_rest, row, num_rows, FIRST, WIDTH, REST, ROWS, FORMAT, GROUP)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from deepinfer_cuda.kernels.group_rounding import decode_tile
-from deepinfer_cuda.kernels.number_formats import rounded
+from deepinfer_cuda.kernels.number_formats import rounded, rounded_through
 from deepinfer_cuda.kernels.rms_norm import inverse_rms, scaled_by_weight
 from deepinfer_cuda.kernels.store import store_records
 
@@ -44,12 +44,12 @@ def rotate_store_kernel(
     kind: tl.constexpr = rows_ptr.dtype.element_ty
     if weight_ptr is not None:
         inverse = inverse_rms(tl.sum(x * x, 1), eps, WIDTH)
-        x = rounded(scaled_by_weight(x, inverse, weight_ptr, 0, WIDTH, BLOCK), kind).to(tl.float32)
+        x = rounded_through(scaled_by_weight(x, inverse, weight_ptr, 0, WIDTH, BLOCK), kind)
     position = tl.load(positions_ptr + row, mask=present, other=0)
-    x = rounded(rotate_tail(x, position, present, table_ptr, table_stride, WIDTH, TURNED, ROWS, BLOCK), kind)
+    x = rounded_through(rotate_tail(x, position, present, table_ptr, table_stride, WIDTH, TURNED, ROWS, BLOCK), kind)
     slot = tl.load(slots_ptr + row, mask=present, other=-1)
     values, scales = store_records(
-        storage_ptr, slot, present, x.to(tl.float32), block_stride,
+        storage_ptr, slot, present, x, block_stride,
         WIDTH, BLOCK, ROWS, FORMAT, GROUP, ROWS_PER_BLOCK, SECTIONED,
     )  # fmt: skip
     if result_ptr is not None:

@@ -153,7 +153,7 @@ def _rotate_store(
     """Norm if there is a weight, rotate, store; what was stored also goes to ``result``."""
     dense, stride = flat_rows(rows)
     angles, table_stride = flat_rows(table)
-    tile = whole_rows(cache.width)
+    tile = whole_rows(cache.width, "rotate_store")
     launch(
         rotate_store_kernel,
         tile.grid(len(rows)),

@@ -41,7 +41,7 @@ def run_rms_norm_quantize(x: Tensor, weight: Tensor, *, eps: float, format: str)
     rows, stride = flat_rows(x)
     width = x.shape[-1]
     result = empty_quantised(x.shape, format, x.device)
-    tile, rest = split_rows(width)
+    tile, rest = split_rows(width, "rms_norm_quantize")
     launch(
         rms_norm_quantize_kernel,
         tile.grid(len(rows)),

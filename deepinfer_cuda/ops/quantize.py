@@ -22,7 +22,7 @@ def run_quantize(x: Tensor, *, format: str) -> QuantTensor:
     rows, stride = flat_rows(x)
     width = x.shape[-1]
     result = empty_quantised(x.shape, format, x.device)
-    tile = parts_of_rows(width)
+    tile = parts_of_rows(width, "quantize")
     launch(
         quantize_kernel,
         (*tile.grid(len(rows)), -(-width // tile.block)),
