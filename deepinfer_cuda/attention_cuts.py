@@ -51,7 +51,7 @@ class AttentionCut:
 
 def attention_cut(kind: str, num_heads: int) -> AttentionCut:
     """The cut for ``decode`` or ``prefill``."""
-    choice = _choices()[kind]
+    choice = choices()[kind]
     heads = max(min(1 << (num_heads - 1).bit_length(), _MOST_HEADS), 16)
     return AttentionCut(
         heads=heads, keys=choice["keys"], num_warps=choice["num_warps"], num_stages=choice["num_stages"]
@@ -65,7 +65,7 @@ def part_blocks(num_programs: int, blocks: int) -> int:
         num_programs: Rows times programs for the heads of a row.
         blocks: Blocks of keys of a row.
     """
-    choice = _choices()["decode"]
+    choice = choices()["decode"]
     for part in choice["part_blocks"]:
         if part < blocks and num_programs * -(-blocks // part) <= choice["programs_at_once"]:
             return part
@@ -74,9 +74,10 @@ def part_blocks(num_programs: int, blocks: int) -> int:
 
 def most_parts(num_heads: int) -> int:
     """Parts of all rows together, where rows have parts: all their programs run at once."""
-    return int(_choices()["decode"]["programs_at_once"]) // attention_cut("decode", num_heads).head_programs(num_heads)
+    return int(choices()["decode"]["programs_at_once"]) // attention_cut("decode", num_heads).head_programs(num_heads)
 
 
 @cache
-def _choices() -> dict[str, Any]:
+def choices() -> dict[str, Any]:
+    """The table ``tuning/attention.toml``."""
     return tomllib.loads(_CHOICES.read_text(encoding="utf-8"))

@@ -58,23 +58,26 @@ def record_bytes(kind: str) -> int:
 
 def differing_bytes(actual: Any, expected: Any) -> float:
     """Share of bytes that differ, over all tensors of a result."""
-    mine, theirs = _tensors(actual), _tensors(expected)
+    mine, theirs = tensors_of(actual), tensors_of(expected)
     wrong = sum(int((_bytes(a) != _bytes(b)).sum()) for a, b in zip(mine, theirs, strict=True))
     return wrong / max(sum(_bytes(b).numel() for b in theirs), 1)
 
 
 def relative_error(actual: Any, expected: Any) -> float:
     """Largest of ``|a - b| / |b|`` (norms) over the tensors of a result."""
-    pairs = zip(_tensors(actual), _tensors(expected), strict=True)
+    pairs = zip(tensors_of(actual), tensors_of(expected), strict=True)
     return max(float((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)) for a, b in pairs)
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_of(value: Any) -> list[Tensor]:
+    """All tensors of a result, in order; none of None."""
+    if value is None:
+        return []
     if isinstance(value, QuantTensor):
         return [value.data, value.scale]
     if isinstance(value, Cache):
         return [value.storage.contiguous()]
-    return [value] if isinstance(value, Tensor) else [t for part in value for t in _tensors(part)]
+    return [value] if isinstance(value, Tensor) else [t for part in value for t in tensors_of(part)]
 
 
 def _bytes(tensor: Tensor) -> Tensor:

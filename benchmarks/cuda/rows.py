@@ -50,9 +50,9 @@ Make = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 def measurements() -> Iterator[Measurement]:
     """Every op at 1, 256 and 8192 rows."""
     for rows in (1, 256, 8192):
-        yield from _norms(rows)
-        yield from _formats(rows)
-        yield from _caches(rows)
+        yield from norms(rows)
+        yield from formats(rows)
+        yield from caches(rows)
         yield from _compressor(rows)
         yield from _memory(rows)
     yield _copy(64)
@@ -107,7 +107,8 @@ def _measure(
     )
 
 
-def _norms(rows: int) -> Iterator[Measurement]:
+def norms(rows: int) -> Iterator[Measurement]:
+    """Norms, alone and with quantisation."""
     for width in (HIDDEN, 1280, 512):
         yield _measure(
             rms_norm, f"rms_norm {width}", rows, rows * width * 4 + width * 2,
@@ -121,7 +122,8 @@ def _norms(rows: int) -> Iterator[Measurement]:
     )  # fmt: skip
 
 
-def _formats(rows: int) -> Iterator[Measurement]:
+def formats(rows: int) -> Iterator[Measurement]:
+    """To quantised formats and back."""
     for format, shape in (("mxfp8", (rows, HIDDEN)), ("mxfp4", (rows, 32, 128)), ("fp4_e4m3", (rows, 512))):
         count = float(torch.Size(shape).numel())
         stored = count * (FORMATS[format].record_bytes(512) / 512)
@@ -140,7 +142,9 @@ def _to_e4m3(x: Tensor) -> Tensor:
     return x.to(torch.float8_e4m3fn)
 
 
-def _caches(rows: int) -> Iterator[Measurement]:
+def caches(rows: int) -> Iterator[Measurement]:
+    """Into caches and back."""
+
     def stored(kind: str) -> tuple[Tensor, Tensor, Cache]:
         cache = cache_of(kind, rows)
         return normal(rows, cache.width), distinct_slots(rows, cache), cache
