@@ -1,0 +1,238 @@
+"""What a decode step will take: a curve measured at the start, corrected by what steps really took."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from statistics import median
+
+from deepinfer_core.errors import ConfigError
+from deepinfer_core.logging import get_logger
+from deepinfer_core.scheduler.drafts import StepTiming
+
+log = get_logger(__name__)
+
+SLOPE_STEPS = 5000
+"""Steps that the context slope remembers."""
+SLOPE_SAMPLES = 10
+"""Steps of one size before that size counts."""
+SAMPLER_STEPS = 9
+"""Steps with the same number of sequences that the sampler's median remembers."""
+SAMPLER_SAMPLES = 5
+"""Of these, before the number of sequences counts as known."""
+NEAR = 2
+"""Times by samplers of so many times more or fewer sequences still say something."""
+
+
+class StepTimeModel:
+    """Predicts the seconds of a decode step from its sequences and rows (spec dspark 5.2).
+
+    ``seconds = base(rows) + slope * rows + sampler(sequences)``. The base curve is measured once, when nothing else
+    runs and contexts are short. The slope, never negative, is what longer contexts add for each row: the median over
+    measured sizes of the median of (measured - base) / rows. The sampler's part is the median of recent steps with as
+    many sequences, separately for steps that ran the draft module and steps that did not.
+
+    With captured graphs a step costs what the smallest graph that holds it costs, so rows are rounded up to a
+    measured size in the base curve and in the slope; with ``interpolate`` they are not. Above the largest size both
+    kinds go on as a straight line through the last two sizes.
+
+    Not safe for threads; ``observe`` and every question take a few microseconds.
+    """
+
+    def __init__(
+        self,
+        base: Mapping[int, float],
+        *,
+        draft: Mapping[int, float] | None = None,
+        interpolate: bool = False,
+    ) -> None:
+        """Start from measured curves.
+
+        Args:
+            base: Seconds of the forward pass by rows. A size that seems faster than a smaller one counts as equal.
+            draft: Seconds of the draft module by sequences, used until steps have shown what it takes; None if it was
+                not measured.
+            interpolate: The backend has no captured graphs: sizes between two measured ones cost something between.
+
+        Raises:
+            ConfigError: A curve is empty, or has a size below 1 or a time that is not a positive number.
+        """
+        problems = _problems("decode steps", base)
+        if draft is not None:
+            problems += _problems("the draft module", draft)
+        if problems:
+            raise ConfigError(problems, "step times")
+        self._measured, measured_s = _monotone(base)
+        self._sizes, self._base = self._measured, measured_s
+        if interpolate:
+            self._sizes = list(range(1, self._measured[-1] + 1))
+            self._base = list(accumulate((_between(self._measured, measured_s, size) for size in self._sizes), max))
+        self._tail = _tail(self._measured, measured_s)
+        self._draft = _monotone(draft) if draft else None
+        self._slope = _ContextSlope()
+        self._samplers = {False: _SamplerTimes(), True: _SamplerTimes()}
+        if self._base[0] == self._base[-1]:
+            log.warning(
+                "steps of %d to %d rows were measured to take the same time: adaptive draft lengths will verify every "
+                "draft; measure again on an idle machine, or choose a fixed length",
+                self._sizes[0],
+                self._sizes[-1],
+            )
+
+    @property
+    def slope_s(self) -> float:
+        """Seconds that contexts add for each row, as learnt so far."""
+        return self._slope.value
+
+    def seconds(self, num_sequences: int, num_rows: int, *, proposes: bool) -> float:
+        """Of a whole step; ``proposes`` says whether the draft module runs behind it."""
+        return self.forward_s(num_rows) + self.sample_s(num_sequences, proposes=proposes)
+
+    def forward_s(self, num_rows: int) -> float:
+        """Of the forward pass over so many rows."""
+        place = bisect_left(self._sizes, num_rows)
+        if place < len(self._sizes):
+            return self._base[place] + self._slope.value * self._sizes[place]
+        return self._base[-1] + self._tail * (num_rows - self._sizes[-1]) + self._slope.value * num_rows
+
+    def corners(self, fewest: int, most: int) -> list[int]:
+        """Numbers of rows, ascending and ending with ``most``, among which the fullest step of each price is."""
+        first, last = bisect_left(self._sizes, fewest), bisect_left(self._sizes, most)
+        return [*self._sizes[first:last], *range(max(fewest, self._sizes[-1] + 1), most), most]
+
+    def sample_s(self, num_sequences: int, *, proposes: bool) -> float:
+        """From the end of the forward pass until tokens, and drafts if there are any, are chosen."""
+        own, other = self._samplers[proposes], self._samplers[not proposes]
+        own_s, other_s = own.at(num_sequences), other.at(num_sequences)
+        if own_s is not None and (own.is_near(num_sequences) or not other.is_near(num_sequences)):
+            return own_s
+        measured = _between(*self._draft, num_sequences) if self._draft else 0.0
+        if other_s is not None:
+            return max(0.0, other_s + (measured if proposes else -measured))
+        return measured if proposes else 0.0
+
+    def draft_s(self, num_sequences: int) -> float:
+        """Of the draft module: what steps that ran it took longer, else as measured at the start, else 0."""
+        with_drafts = self.sample_s(num_sequences, proposes=True)
+        return max(0.0, with_drafts - self.sample_s(num_sequences, proposes=False))
+
+    def knows_draft(self, num_sequences: int) -> bool:
+        """Whether ``draft_s`` is more than a guess; if not, only steps without the draft module can tell."""
+        return self._draft is not None or self._samplers[False].is_near(num_sequences)
+
+    def observe(self, timing: StepTiming) -> None:
+        """Learn from a step; a time that is not a number or below 0 says nothing."""
+        if timing.num_rows < 1 or timing.num_sequences < 1:
+            return
+        if 0.0 <= timing.forward_s < math.inf:
+            self._observe_forward(timing.num_rows, timing.forward_s)
+        if 0.0 <= timing.sample_s < math.inf:
+            self._samplers[timing.proposed].add(timing.num_sequences, timing.sample_s)
+
+    def _observe_forward(self, num_rows: int, forward_s: float) -> None:
+        """The base is what the model predicts without its slope."""
+        place = bisect_left(self._sizes, num_rows)
+        num_paid = self._sizes[place] if place < len(self._sizes) else num_rows
+        base_s = self.forward_s(num_rows) - self._slope.value * num_paid
+        group = min(bisect_left(self._measured, num_rows), len(self._measured) - 1)
+        self._slope.add(group, (forward_s - base_s) / num_paid)
+
+
+class _ContextSlope:
+    """Median over sizes of medians over steps; each size keeps its steps sorted, so that nothing is sorted again."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._steps = deque[tuple[int, float]]()
+        self._sorted = defaultdict[int, list[float]](list)
+        self._medians: dict[int, float] = {}
+
+    def add(self, size: int, residual: float) -> None:
+        """Take a step's seconds above its base for each row, and forget the oldest one."""
+        self._steps.append((size, residual))
+        insort(self._sorted[size], residual)
+        self._update(size)
+        if len(self._steps) > SLOPE_STEPS:
+            oldest, residual = self._steps.popleft()
+            del self._sorted[oldest][bisect_left(self._sorted[oldest], residual)]
+            self._update(oldest)
+        self.value = max(0.0, median(self._medians.values())) if self._medians else 0.0
+
+    def _update(self, size: int) -> None:
+        values = self._sorted[size]
+        if len(values) < SLOPE_SAMPLES:
+            self._medians.pop(size, None)
+        else:
+            half = len(values) // 2
+            self._medians[size] = (values[half] + values[~half]) / 2
+
+
+class _SamplerTimes:
+    """Median seconds by number of sequences."""
+
+    def __init__(self) -> None:
+        self._recent: dict[int, deque[float]] = {}
+        self._sizes: list[int] = []
+        self._medians: list[float] = []
+
+    def add(self, num_sequences: int, seconds: float) -> None:
+        """Take one step's time."""
+        recent = self._recent.setdefault(num_sequences, deque(maxlen=SAMPLER_STEPS))
+        recent.append(seconds)
+        if len(recent) < SAMPLER_SAMPLES:
+            return
+        place = bisect_left(self._sizes, num_sequences)
+        if self._sizes[place : place + 1] != [num_sequences]:
+            self._sizes.insert(place, num_sequences)
+            self._medians.insert(place, 0.0)
+        self._medians[place] = median(recent)
+
+    def at(self, num_sequences: int) -> float | None:
+        """For so many sequences: known, or between the nearest that are; None when nothing is known."""
+        return _between(self._sizes, self._medians, num_sequences) if self._sizes else None
+
+    def is_near(self, num_sequences: int) -> bool:
+        """Whether what is known was seen with about as many sequences, or with fewer and with more."""
+        if not self._sizes:
+            return False
+        return self._sizes[0] <= NEAR * num_sequences and num_sequences <= NEAR * self._sizes[-1]
+
+
+def _problems(what: str, curve: Mapping[int, float]) -> list[str]:
+    """What is wrong with a measured curve."""
+    if not curve:
+        return [f"no times of {what} were measured; measure at least two sizes, or choose a fixed draft length"]
+    problems = [f"{what} of size {size} cannot be; sizes start at 1" for size in curve if size < 1]
+    wrong = {size: seconds for size, seconds in curve.items() if not 0.0 < seconds < math.inf}
+    problems += [
+        f"{what} of size {size} took {seconds} s; a time is a number above 0, so measure again"
+        for size, seconds in wrong.items()
+    ]
+    return problems
+
+
+def _monotone(curve: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    """Sizes ascending, and the least times above the measured ones that never fall."""
+    sizes = sorted(curve)
+    return sizes, list(accumulate((float(curve[size]) for size in sizes), max))
+
+
+def _tail(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """Seconds of each row above the largest size; one size alone tells the seconds of its own rows only."""
+    if len(sizes) == 1:
+        return seconds[0] / sizes[0]
+    return (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
+
+
+def _between(sizes: Sequence[int], seconds: Sequence[float], size: int) -> float:
+    """On straight lines between measured sizes; outside of them the nearest one."""
+    right = bisect_right(sizes, size)
+    if right == 0:
+        return seconds[0]
+    if right == len(sizes):
+        return seconds[-1]
+    low, high = sizes[right - 1], sizes[right]
+    return seconds[right - 1] + (size - low) / (high - low) * (seconds[right] - seconds[right - 1])

@@ -1,0 +1,229 @@
+"""What a decode step is expected to take."""
+
+from __future__ import annotations
+
+import logging
+import math
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepinfer_core.errors import ConfigError
+from deepinfer_core.scheduler.drafts import StepTiming
+from deepinfer_core.scheduler.step_time import SAMPLER_SAMPLES, SLOPE_SAMPLES, SLOPE_STEPS, StepTimeModel
+
+CURVE = {1: 1.0, 4: 2.0, 8: 4.0}
+
+
+def timing(num_rows: int = 4, forward_s: float = 2.0, sample_s: float = 0.0, **fields: Any) -> StepTiming:
+    fields = {"num_sequences": 1, "num_context_tokens": 0, "proposed": True, **fields}
+    return StepTiming(num_rows=num_rows, forward_s=forward_s, sample_s=sample_s, **fields)
+
+
+def observe(model: StepTimeModel, count: int, **fields: Any) -> None:
+    for _ in range(count):
+        model.observe(timing(**fields))
+
+
+def test_rows_cost_what_the_smallest_measured_size_that_holds_them_costs() -> None:
+    model = StepTimeModel(CURVE)
+
+    assert [model.forward_s(rows) for rows in range(1, 9)] == [1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 4.0]
+
+
+def test_without_buckets_rows_between_two_sizes_cost_something_between() -> None:
+    model = StepTimeModel({2: 1.0, 4: 2.0, 8: 4.0}, interpolate=True)
+
+    assert [model.forward_s(rows) for rows in range(1, 9)] == [1.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
+
+
+@pytest.mark.parametrize("interpolate", [False, True])
+def test_above_the_largest_size_the_last_line_goes_on(interpolate: bool) -> None:
+    model = StepTimeModel(CURVE, interpolate=interpolate)
+
+    assert [model.forward_s(rows) for rows in (9, 12)] == [4.5, 6.0]
+
+
+def test_one_size_alone_goes_on_by_its_own_rows() -> None:
+    assert StepTimeModel({4: 2.0}).forward_s(6) == 3.0
+
+
+def test_curve_that_falls_is_made_monotone() -> None:
+    model = StepTimeModel({1: 1.0, 2: 3.0, 4: 2.0, 8: 4.0})
+
+    assert [model.forward_s(rows) for rows in (1, 2, 4, 8)] == [1.0, 3.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1.0, 0.0, math.inf])
+def test_times_that_are_none_are_refused_in_words(bad: float) -> None:
+    with pytest.raises(ConfigError, match=r"decode steps of size 4 took .* s; a time is a number above 0"):
+        StepTimeModel({1: 1.0, 4: bad})
+    with pytest.raises(ConfigError, match=r"the draft module of size 2 took"):
+        StepTimeModel(CURVE, draft={2: bad})
+
+
+def test_empty_curves_are_refused_and_all_problems_named() -> None:
+    with pytest.raises(ConfigError, match=r"no times of decode steps were measured; measure at least two sizes"):
+        StepTimeModel({})
+    with pytest.raises(ConfigError) as caught:
+        StepTimeModel({0: 1.0, 1: -1.0}, draft={})
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("flat", [{1: 1.0, 8: 1.0}, {1: 2.0, 8: 1.0}, {8: 1.0}])
+def test_flat_curve_is_reported_once(flat: dict[int, float], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "deepinfer"):
+        model = StepTimeModel(flat)
+        observe(model, 20)
+
+    [record] = caplog.records
+    assert "adaptive draft lengths will verify every draft" in record.getMessage()
+
+
+def test_other_curves_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "deepinfer"):
+        StepTimeModel(CURVE)
+
+    assert not caplog.records
+
+
+def test_contexts_make_rows_dearer_once_a_size_has_enough_steps() -> None:
+    model = StepTimeModel(CURVE)
+
+    observe(model, SLOPE_SAMPLES - 1, num_rows=3, forward_s=2.4)
+    assert model.forward_s(3) == 2.0
+    observe(model, 1, num_rows=3, forward_s=2.4)
+
+    assert model.slope_s == pytest.approx(0.1)
+    assert [model.forward_s(rows) for rows in (1, 3, 8, 10)] == pytest.approx([1.1, 2.4, 4.8, 6.0])
+
+
+def test_sizes_weigh_alike_however_many_steps_they_had() -> None:
+    model = StepTimeModel(CURVE)
+
+    observe(model, 500, num_rows=1, forward_s=1.1)
+    observe(model, 10, num_rows=4, forward_s=2.8)
+    observe(model, 10, num_rows=8, forward_s=6.4)
+
+    assert model.slope_s == pytest.approx(0.2)
+
+
+def test_faster_than_measured_is_no_slope() -> None:
+    model = StepTimeModel(CURVE)
+
+    observe(model, 50, num_rows=4, forward_s=1.0)
+
+    assert model.slope_s == 0.0
+
+
+def test_old_steps_are_forgotten() -> None:
+    model = StepTimeModel(CURVE)
+
+    observe(model, SLOPE_STEPS, num_rows=4, forward_s=2.4)
+    observe(model, SLOPE_STEPS - 5, num_rows=8, forward_s=5.6)
+
+    assert model.slope_s == pytest.approx(0.2)  # five steps of the other size are too few to count
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 3, 4, 8, 11]), st.floats(0.5, 9.0)), max_size=80))
+def test_slope_is_the_median_of_medians(steps: list[tuple[int, float]]) -> None:
+    model, samples = StepTimeModel(CURVE), dict[int, list[float]]()
+    for rows, seconds in steps:
+        paid = rows if rows > 8 else next(size for size in CURVE if size >= rows)
+        base = 4.0 + 0.5 * (rows - 8) if rows > 8 else CURVE[paid]
+        samples.setdefault(min(paid, 8), []).append((seconds - base) / paid)
+        model.observe(timing(rows, seconds))
+
+    medians = [median(values) for values in samples.values() if len(values) >= SLOPE_SAMPLES]
+    assert model.slope_s == pytest.approx(max(0.0, median(medians)) if medians else 0.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1.0, math.inf])
+def test_times_that_are_none_teach_nothing(bad: float) -> None:
+    model = StepTimeModel(CURVE)
+
+    observe(model, 20, forward_s=bad, sample_s=bad)
+
+    assert model.slope_s == model.sample_s(1, proposes=True) == 0.0
+
+
+def test_sampler_is_the_median_of_the_last_steps_with_as_many_sequences() -> None:
+    model = StepTimeModel(CURVE)
+
+    for seconds in (9.0,) * 4:
+        model.observe(timing(sample_s=seconds, num_sequences=4))
+    assert model.sample_s(4, proposes=True) == 0.0
+    for seconds in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0):
+        model.observe(timing(sample_s=seconds, num_sequences=4))
+
+    assert model.sample_s(4, proposes=True) == 5.0
+
+
+def test_sampler_of_other_sequences_lies_between_the_nearest() -> None:
+    model = StepTimeModel(CURVE)
+
+    observe(model, SAMPLER_SAMPLES, sample_s=1.0, num_sequences=4)
+    observe(model, SAMPLER_SAMPLES, sample_s=3.0, num_sequences=8)
+
+    assert [model.sample_s(count, proposes=True) for count in (1, 4, 5, 6, 8, 99)] == [1.0, 1.0, 1.5, 2.0, 3.0, 3.0]
+
+
+def test_draft_module_takes_what_was_measured_until_steps_show_it() -> None:
+    model = StepTimeModel(CURVE, draft={1: 1.0, 5: 2.0})
+    assert [model.draft_s(count) for count in (1, 3, 9)] == [1.0, 1.5, 2.0]
+
+    observe(model, SAMPLER_SAMPLES, sample_s=4.0, num_sequences=4)
+    assert model.sample_s(4, proposes=False) == pytest.approx(4.0 - 1.75)
+    observe(model, SAMPLER_SAMPLES, sample_s=1.0, num_sequences=4, proposed=False)
+
+    assert model.draft_s(4) == 3.0
+    assert model.sample_s(4, proposes=False) == 1.0
+
+
+def test_steps_without_drafts_tell_what_steps_with_them_will_take() -> None:
+    model = StepTimeModel(CURVE, draft={1: 1.0, 5: 2.0})
+
+    observe(model, SAMPLER_SAMPLES, sample_s=1.0, num_sequences=4, proposed=False)
+
+    assert model.sample_s(4, proposes=True) == pytest.approx(2.75)
+
+
+def test_far_away_sizes_are_not_compared_with_near_ones() -> None:
+    model = StepTimeModel(CURVE, draft={1: 0.1})
+
+    observe(model, SAMPLER_SAMPLES, sample_s=1.0, num_sequences=4)
+    observe(model, SAMPLER_SAMPLES, sample_s=9.0, num_sequences=256, proposed=False)
+
+    assert model.draft_s(4) == pytest.approx(0.1)
+    assert model.draft_s(256) == pytest.approx(0.1)
+
+
+def test_draft_seconds_are_a_guess_until_steps_without_it_ran() -> None:
+    model = StepTimeModel(CURVE)
+
+    observe(model, SAMPLER_SAMPLES, sample_s=1.0, num_sequences=4)
+    assert not model.knows_draft(4)
+    observe(model, SAMPLER_SAMPLES, sample_s=0.5, num_sequences=4, proposed=False)
+
+    assert model.knows_draft(8)
+    assert not model.knows_draft(9)
+    assert StepTimeModel(CURVE, draft={1: 1.0}).knows_draft(256)
+
+
+def test_whole_step_is_forward_and_sampler() -> None:
+    model = StepTimeModel(CURVE, draft={1: 0.5})
+
+    assert model.seconds(1, 4, proposes=True) == 2.5
+    assert model.seconds(1, 4, proposes=False) == 2.0
+
+
+@given(st.integers(1, 20), st.integers(0, 20), st.booleans())
+def test_corners_are_where_the_price_is_about_to_rise(fewest: int, more: int, interpolate: bool) -> None:
+    model, most = StepTimeModel(CURVE, interpolate=interpolate), fewest + more
+
+    rises = [rows for rows in range(fewest, most) if model.forward_s(rows) < model.forward_s(rows + 1)]
+
+    assert model.corners(fewest, most) == [*rises, most]
