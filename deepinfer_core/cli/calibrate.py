@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from deepinfer_core.speculation.observation import DraftObservation
 
 DEFAULT_MAX_TOKENS = 256
-SPECULATION = {"method": "dspark", "verification": "fixed", "calibration": "none"}
-"""Every block is verified in full width: lengths that follow confidence would hide what becomes of the others."""
+SPECULATION = {"method": "dspark", "num_draft_tokens": "auto", "verification": "fixed", "calibration": "none"}
+"""Whole blocks, verified in full width: lengths that follow confidence would hide what becomes of the other drafts."""
 
 _EPILOG = """\
 examples:
