@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.cli.bench_report import BenchRun, as_json, lines, title
-from deepinfer_core.cli.model_options import add_engine_options, add_model_options, open_llm
+from deepinfer_core.cli.model_options import add_drafting_options, add_engine_options, add_model_options, open_llm
 from deepinfer_core.cli.output_file import check_outputs, write_json
 from deepinfer_core.cli.parsing import add_output_options, positive, rate, whole_number, whole_numbers
 from deepinfer_core.cli.progress import track
@@ -67,6 +67,7 @@ def register(subparsers: Subparsers) -> None:
 def _add_options(parser: argparse.ArgumentParser, num_requests: int) -> None:
     add_model_options(parser)
     add_engine_options(parser)
+    add_drafting_options(parser)
     parser.add_argument(
         "--num-requests",
         type=positive,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from deepinfer_core.cli.answer import Answer
 from deepinfer_core.cli.model_options import (
+    add_drafting_options,
     add_engine_options,
     add_model_options,
     add_sampling_options,
@@ -59,6 +60,7 @@ def register(subparsers: Subparsers) -> None:
     )
     add_model_options(parser)
     add_engine_options(parser)
+    add_drafting_options(parser)
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument(
         "--reasoning-effort", default=NO_REASONING, metavar="E", help="none (default), low, high or max"

@@ -11,12 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.backend.registry import AUTO
-from deepinfer_core.cli.model_options import add_engine_options, add_model_options, given_settings, open_llm
+from deepinfer_core.cli.model_options import (
+    add_drafting_options,
+    add_engine_options,
+    add_model_options,
+    given_settings,
+    open_llm,
+)
 from deepinfer_core.cli.output_file import check_outputs, write_json
 from deepinfer_core.cli.parsing import add_output_options
 from deepinfer_core.cli.sizes import size
 from deepinfer_core.cli.subparsers import Subparsers
 from deepinfer_core.cli.table import columns
+from deepinfer_core.config.speculation import SpeculativeConfig
 from deepinfer_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,6 +68,7 @@ def register(subparsers: Subparsers) -> None:
     )
     add_model_options(parser)
     add_engine_options(parser)
+    add_drafting_options(parser)
     parser.add_argument("--bind", action="store_true", help="load the model and show how each op runs")
     add_output_options(parser)
 
@@ -121,16 +129,26 @@ def _lines(description: _Description) -> Iterator[str]:
 def setting_values(settings: Resolved) -> dict[str, dict[str, Any]]:
     """Every setting by name, as its plain value and where that came from."""
     values = {field.name: getattr(settings.config, field.name) for field in fields(settings.config)}
-    return {
-        name: {"value": value.value if isinstance(value, Enum) else value, "source": settings.sources[name]}
-        for name, value in values.items()
-    }
+    return {name: {"value": _plain(value), "source": settings.sources[name]} for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON can hold it."""
+    if isinstance(value, SpeculativeConfig):
+        return asdict(value)
+    return value.value if isinstance(value, Enum) else value
 
 
 def _setting_rows(settings: Resolved) -> Iterator[tuple[str, str, str]]:
     for name, setting in setting_values(settings).items():
-        value = setting["value"]
-        yield name, '""' if value == "" else str(value), setting["source"]
+        yield name, _shown(setting["value"]), setting["source"]
+
+
+def _shown(value: Any) -> str:
+    """A plain value on one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
+    return '""' if value == "" else str(value)
 
 
 def _architecture_lines(model: ModelArchitecture) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deepinfer_core.cli.answer import Answer
 from deepinfer_core.cli.model_options import (
+    add_drafting_options,
     add_engine_options,
     add_model_options,
     add_sampling_options,
@@ -68,6 +69,7 @@ def register(subparsers: Subparsers) -> None:
     )
     add_sampling_options(parser)
     add_engine_options(parser)
+    add_drafting_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from deepinfer_core.cli.parsing import draft_tokens
+from deepinfer_core.errors import ConfigError
+
 if TYPE_CHECKING:
     from deepinfer_core.llm import LLM
     from deepinfer_core.sampling_params import SamplingParams
@@ -29,6 +32,14 @@ _SETTINGS = (
     "kv_cache_memory_gib",
 )
 """Settings of the engine that have an option; what is not given is left to environment and settings file."""
+
+_DRAFTING = {
+    "num_draft_tokens": "--draft-tokens",
+    "verification": "--verification",
+    "acceptance": "--acceptance",
+    "calibration": "--calibration",
+}
+"""Fields of ``speculative_config``, and their options."""
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +90,34 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_drafting_options(parser: argparse.ArgumentParser) -> None:
+    """Whether the model's own draft module proposes tokens, and what becomes of them."""
+    group = parser.add_argument_group(
+        "speculative decoding", "drafts by the model's own draft module; any of these turns them on"
+    )
+    group.add_argument(
+        "--draft-tokens",
+        dest="num_draft_tokens",
+        type=draft_tokens,
+        metavar="N",
+        help="drafts of a sequence and step at most: auto for as many as the module was trained for; 0 for none",
+    )
+    group.add_argument(
+        "--verification", metavar="V", help="which drafts are verified: adaptive (default), those that pay; fixed: all"
+    )
+    group.add_argument(
+        "--acceptance",
+        metavar="A",
+        help="rejection: tokens with the law of plain sampling; coupled: its very tokens, for a seed; auto (default): "
+        "coupled with --batch-invariant, else rejection",
+    )
+    group.add_argument(
+        "--calibration",
+        metavar="C",
+        help="of the drafts' confidence: auto (default) for the file beside the model, none, or a file",
+    )
+
+
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """How tokens are chosen."""
     parser.add_argument(
@@ -105,7 +144,27 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The options that were given of those that set the engine, by the names of settings; without the model."""
-    return {name: value for name in _SETTINGS if (value := getattr(args, name, None)) is not None}
+    given = {name: value for name in _SETTINGS if (value := getattr(args, name, None)) is not None}
+    return {**given, **_speculation(args)}
+
+
+def _speculation(args: argparse.Namespace) -> dict[str, Any]:
+    """The setting that the options of :func:`add_drafting_options` make; nothing when none was given.
+
+    Raises:
+        ConfigError: Drafts are switched off, and something is said about them.
+    """
+    given = {name: value for name in _DRAFTING if (value := getattr(args, name, None)) is not None}
+    if given.get("num_draft_tokens") != 0:
+        return {"speculative_config": given} if given else {}
+    others = [f"{_DRAFTING[name]} {value}" for name, value in given.items() if name != "num_draft_tokens"]
+    if others:
+        raise ConfigError(
+            f"--draft-tokens 0 makes no drafts, so that {' and '.join(others)} would say nothing; leave one or the "
+            "other out",
+            source="speculative decoding",
+        )
+    return {"speculative_config": None}
 
 
 def open_llm(args: argparse.Namespace, **settings: Any) -> LLM:

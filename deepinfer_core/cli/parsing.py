@@ -30,6 +30,19 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def draft_tokens(text: str) -> int | str:
+    """A whole number from 0 on, or ``auto``.
+
+    Raises:
+        argparse.ArgumentTypeError: As :func:`positive`.
+    """
+    if text == "auto":
+        return text
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on, or auto")
+    return int(text)
+
+
 def rate(text: str) -> float:
     """A number above 0, or ``inf``.
 

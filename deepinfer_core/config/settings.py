@@ -1,6 +1,6 @@
 """Settings from a file, the environment and the caller -> one frozen record, and where each value came from.
 
-A later source wins: settings file, environment, what the caller gives.
+A later source wins: settings file, environment, what the caller gives. Tables of ``speculative_config`` are merged.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any
 from deepinfer_core.config.engine import EngineConfig
 from deepinfer_core.config.env import Environment
 from deepinfer_core.config.fallback import FallbackPolicy
+from deepinfer_core.config.speculation import merged
 from deepinfer_core.errors import ConfigError, nearest
 
 NAMES = tuple(field.name for field in fields(EngineConfig))
+_TABLE = "speculative_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +50,13 @@ def resolve(given: Mapping[str, Any], environment: Environment) -> Resolved:
         problems = [f"{n}={v!r} is not a setting{nearest(n, NAMES)}" for n, v in layer.items() if n not in NAMES]
         if problems:
             raise ConfigError(problems, source)
+        layer_sources = dict.fromkeys(layer, source)
+        before, after = values.get(_TABLE), layer.get(_TABLE)
         values.update(layer)
-        sources.update(dict.fromkeys(layer, source))
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            values[_TABLE] = merged(before, after)
+            layer_sources[_TABLE] = f"{source} over {sources[_TABLE]}"
+        sources.update(layer_sources)
     if "model" not in values:
         raise ConfigError("no model is named; give a folder, a hub id or the word tiny", "settings")
     if isinstance(values.get("fallback"), str):

@@ -120,6 +120,7 @@ class DraftSettings:
 
 
 NAMES = tuple(field.name for field in fields(SpeculativeConfig))
+_VLLM_NAMES = {"num_speculative_tokens": "num_draft_tokens"}
 
 
 def speculative_config(value: object) -> SpeculativeConfig | None:
@@ -128,7 +129,7 @@ def speculative_config(value: object) -> SpeculativeConfig | None:
     ``num_speculative_tokens``, vLLM's name, counts as ``num_draft_tokens``.
 
     Raises:
-        ConfigError: A name is unknown or a value is not allowed.
+        ConfigError: A name is unknown, a setting has two names, or a value is not allowed.
     """
     if value is None or isinstance(value, SpeculativeConfig):
         return value
@@ -137,15 +138,34 @@ def speculative_config(value: object) -> SpeculativeConfig | None:
             f"speculative_config={value!r} must be a SpeculativeConfig, a mapping of its fields, or None",
             source="engine",
         )
-    given: dict[str, Any] = {str(name): item for name, item in value.items()}
-    if "num_speculative_tokens" in given:
-        given.setdefault("num_draft_tokens", given.pop("num_speculative_tokens"))
+    given = _own_names(value)
     unknown = [f"{name} is no setting of speculation{nearest(name, NAMES)}" for name in given if name not in NAMES]
     if unknown:
         raise ConfigError(unknown, source="speculative_config")
     if isinstance(given.get("calibration"), list):
         given["calibration"] = tuple(given["calibration"])
     return SpeculativeConfig(**given)
+
+
+def merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings of two sources of settings as one: the fields of both, where the later ones win.
+
+    Raises:
+        ConfigError: A setting has two names in one mapping.
+    """
+    return {**_own_names(earlier), **_own_names(later)}
+
+
+def _own_names(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """A mapping with our names for vLLM's."""
+    both = [
+        f"{theirs} is another name of {ours}; give one"
+        for theirs, ours in _VLLM_NAMES.items()
+        if {theirs, ours} <= given.keys()
+    ]
+    if both:
+        raise ConfigError(both, source="speculative_config")
+    return {_VLLM_NAMES.get(str(name), str(name)): value for name, value in given.items()}
 
 
 def _is_temperature(value: object) -> bool:

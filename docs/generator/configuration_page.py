@@ -11,12 +11,18 @@ from enum import Enum
 from typing import Any
 
 from deepinfer_core.cli.main import COMMANDS
-from deepinfer_core.cli.model_options import add_model_options, add_sampling_options
+from deepinfer_core.cli.model_options import (
+    add_drafting_options,
+    add_engine_options,
+    add_model_options,
+    add_sampling_options,
+)
 from deepinfer_core.config.engine import EngineConfig
 from deepinfer_core.config.env import NAMES
 from deepinfer_core.config.fallback import FallbackPolicy
 from deepinfer_core.config.numerics import VARIANTS, Numerics
 from deepinfer_core.config.scheduler import SchedulerConfig
+from deepinfer_core.config.speculation import SpeculativeConfig
 from deepinfer_core.sampling_params import SamplingParams
 from generator.markdown import code, inline, page, parse_docstring, table
 
@@ -39,6 +45,21 @@ accelerator = "cpu"
 max_num_seqs = 64
 fallback = "decompose"
 ```"""
+
+_SPECULATION = """\
+## Speculative decoding
+
+The fields of `speculative_config`, which is a `SpeculativeConfig` (`deepinfer_core.config.speculation`), a mapping of
+its fields, or a table of the settings file; even an empty one turns speculative decoding on:
+
+```toml
+[speculative_config]
+num_draft_tokens = 3
+verification = "adaptive"
+```
+
+vLLM's name `num_speculative_tokens` counts as `num_draft_tokens`. What the command line or a mapping gives wins over
+the table field by field; a `SpeculativeConfig`, None or `--draft-tokens 0` replaces all of it."""
 
 _SCHEDULER = """\
 ## Scheduler
@@ -74,7 +95,9 @@ def configuration_pages() -> dict[str, str]:
         "configuration.md": page(
             _INTRODUCTION,
             _ENGINE,
-            _record(EngineConfig, options=_options(add_model_options)),
+            _record(EngineConfig, options=[*_options(add_model_options), *_options(add_engine_options)]),
+            _SPECULATION,
+            _record(SpeculativeConfig, options=_options(add_drafting_options)),
             _SCHEDULER,
             _record(SchedulerConfig),
             _SAMPLING,

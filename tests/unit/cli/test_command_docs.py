@@ -9,10 +9,20 @@ from pathlib import Path
 import pytest
 
 from deepinfer_core.cli.main import COMMANDS, build_parser
-from deepinfer_core.cli.model_options import add_engine_options, add_model_options, add_sampling_options
+from deepinfer_core.cli.model_options import (
+    add_drafting_options,
+    add_engine_options,
+    add_model_options,
+    add_sampling_options,
+)
 
 PAGE = Path(__file__).parents[3] / "docs/cli.md"
-GROUPS = {"model": add_model_options, "engine": add_engine_options, "sampling": add_sampling_options}
+GROUPS = {
+    "model": add_model_options,
+    "engine": add_engine_options,
+    "drafting": add_drafting_options,
+    "sampling": add_sampling_options,
+}
 OPTION = re.compile(r"`(--[a-z-]+)`")
 
 
@@ -46,7 +56,7 @@ def test_every_command_has_a_section_and_every_section_a_command() -> None:
 def test_options_that_commands_share_are_all_listed(name: str) -> None:
     parser = argparse.ArgumentParser()
     GROUPS[name](parser)
-    article = {"model": "a ", "engine": "an ", "sampling": ""}[name]
+    article = {"model": "a ", "engine": "an "}.get(name, "")
 
     assert set(OPTION.findall(sections("###")[f"Options of {article}{name}"])) == options(parser)
 
