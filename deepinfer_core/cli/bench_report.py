@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from deepinfer_core.backend.report import BindingReport
     from deepinfer_core.engine.benchmark import Measurement
     from deepinfer_core.engine.benchmark_goals import Goal
+    from deepinfer_core.outputs import DraftMetrics
 
 _NAMES = {
     "first_token_s": "to the first token (TTFT)",
@@ -70,9 +71,39 @@ def lines(run: BenchRun) -> Iterator[str]:
     for kind, summary in summaries(measurement).items():
         rows.append((f"  {_NAMES[kind]}", *(f"{1000 * summary[name]:,.2f}" for name in _SHOWN)))
     yield from columns(rows, right=range(1, len(_SHOWN) + 1))
+    if measurement.drafts is not None:
+        yield from _draft_lines(measurement.drafts, run.configuration["settings"]["speculative_config"]["value"])
     errors = sorted({request.error for request in measurement.requests if request.error})
     yield from (f"failed: {error}" for error in errors)
     yield run.binding.summary()
+
+
+def _draft_lines(drafts: DraftMetrics, settings: Mapping[str, Any]) -> Iterator[str]:
+    """How drafts fared, in all and by place in their block."""
+    yield f"speculative decoding: {', '.join(f'{name} {value}' for name, value in settings.items())}"
+    rate, length = drafts.acceptance_rate, drafts.mean_accepted_length
+    share = f" ({rate:.1%}); accepted length {length:.2f}" if rate is not None else ""
+    yield f"drafts: {drafts.num_proposed} made, {drafts.num_verified} verified, {drafts.num_accepted} accepted{share}"
+    if drafts.verified:
+        shares = (accepted / verified for accepted, verified in zip(drafts.accepted, drafts.verified, strict=True))
+        yield from columns(
+            [
+                ("  place", *(str(place + 1) for place in range(len(drafts.verified)))),
+                ("  verified", *map(str, drafts.verified)),
+                ("  accepted", *map(str, drafts.accepted)),
+                ("  share", *(f"{part:.1%}" for part in shares)),
+            ],
+            right=range(1, len(drafts.verified) + 1),
+        )
+
+
+def _drafts(measurement: Measurement) -> dict[str, Any]:
+    """The same for programs; nothing without speculative decoding."""
+    drafts = measurement.drafts
+    if drafts is None:
+        return {}
+    derived = ("num_verified", "num_accepted", "acceptance_rate", "mean_accepted_length")
+    return {"drafts": {**asdict(drafts), **{name: getattr(drafts, name) for name in derived}}}
 
 
 def _num_good(run: BenchRun) -> int:
@@ -107,6 +138,7 @@ def as_json(run: BenchRun) -> dict[str, Any]:
             "num_failed": measurement.num_failed,
             **measurement.rates,
             **_goodput(run),
+            **_drafts(measurement),
             **summaries(measurement),
         },
         "requests": [asdict(request) for request in measurement.requests],

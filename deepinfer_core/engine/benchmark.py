@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice, pairwise
 from typing import TYPE_CHECKING
 
+from deepinfer_core.outputs import DraftMetrics
 from deepinfer_core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class RequestTimes:
         token_s: From token to token after the first, on average (TPOT); None with one token.
         total_s: From its arrival to its end.
         gaps_s: Each time from token to token (ITL); empty where only the average was measured.
+        drafts: How its drafts fared; None without speculative decoding.
         error: Why it failed; "" when it did not.
     """
 
@@ -44,6 +46,7 @@ class RequestTimes:
     token_s: float | None = None
     total_s: float = 0.0
     gaps_s: tuple[float, ...] = ()
+    drafts: DraftMetrics | None = None
     error: str = ""
 
 
@@ -75,6 +78,12 @@ class Measurement:
             "output_tokens_per_s": num_output / self.duration_s,
             "tokens_per_s": (num_input + num_output) / self.duration_s,
         }
+
+    @property
+    def drafts(self) -> DraftMetrics | None:
+        """How the drafts of all requests fared; None without speculative decoding."""
+        drafts = [request.drafts for request in self.requests if request.drafts is not None]
+        return sum(drafts, DraftMetrics()) if drafts else None
 
     @property
     def times(self) -> dict[str, tuple[float, ...]]:
@@ -183,7 +192,11 @@ def _percentile(ordered: Sequence[float], percent: float) -> float:
 def _times_of(output: RequestOutput) -> RequestTimes:
     """From the engine's own clock."""
     completion, metrics = output.outputs[0], output.metrics
-    times = RequestTimes(num_prompt_tokens=len(output.prompt_token_ids), num_output_tokens=len(completion.token_ids))
+    times = RequestTimes(
+        num_prompt_tokens=len(output.prompt_token_ids),
+        num_output_tokens=len(completion.token_ids),
+        drafts=drafts_of(output),
+    )
     if completion.error or metrics is None or metrics.time_to_first_token_s is None:
         return replace(times, error=completion.error or f"it ended without a token ({completion.finish_reason})")
     num_gaps = times.num_output_tokens - 1
@@ -196,16 +209,22 @@ def _times_of(output: RequestOutput) -> RequestTimes:
     )
 
 
+def drafts_of(output: RequestOutput) -> DraftMetrics | None:
+    """How the drafts of a request have fared so far."""
+    return output.metrics.drafts if output.metrics is not None else None
+
+
 def _stream_one(llm: LLM, prompt: Sequence[int], params: SamplingParams) -> RequestTimes:
     """From this process's clock, at each record of the stream."""
     start = time.perf_counter()
     arrivals: list[float] = []
     error = ""
+    drafts = None
     for output in llm.stream({"prompt_token_ids": list(prompt)}, params):
         now = time.perf_counter()
         completion = output.outputs[0]
         arrivals += [now] * (len(completion.token_ids) - len(arrivals))
-        error = completion.error
+        error, drafts = completion.error, drafts_of(output)
     total = time.perf_counter() - start
     gaps = tuple(later - earlier for earlier, later in pairwise(arrivals))
     return RequestTimes(
@@ -215,5 +234,6 @@ def _stream_one(llm: LLM, prompt: Sequence[int], params: SamplingParams) -> Requ
         token_s=sum(gaps) / len(gaps) if gaps else None,
         total_s=total,
         gaps_s=gaps,
+        drafts=drafts,
         error=error or ("" if arrivals else "it ended without a token"),
     )

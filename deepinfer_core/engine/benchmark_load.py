@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol
 
-from deepinfer_core.engine.benchmark import Measurement, RequestTimes
+from deepinfer_core.engine.benchmark import Measurement, RequestTimes, drafts_of
 from deepinfer_core.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
-    from deepinfer_core.outputs import RequestOutput
+    from deepinfer_core.outputs import DraftMetrics, RequestOutput
     from deepinfer_core.sampling_params import SamplingParams
 
 
@@ -108,6 +108,7 @@ class _Sent:
     times: list[float] = field(default_factory=list[float])
     end: float = 0.0
     error: str = ""
+    drafts: DraftMetrics | None = None
 
     def request_times(self, num_prompt_tokens: int) -> RequestTimes:
         gaps = tuple(later - earlier for earlier, later in pairwise(self.times))
@@ -118,6 +119,7 @@ class _Sent:
             token_s=sum(gaps) / len(gaps) if gaps else None,
             total_s=self.end - self.start,
             gaps_s=gaps,
+            drafts=self.drafts,
             error=self.error or ("" if self.times else "it ended without a token"),
         )
 
@@ -175,5 +177,5 @@ class _Run:
                 sent.times += [now] * len(completion.token_ids)
                 sent.error = sent.error or completion.error
             if output.finished:
-                sent.end = now
+                sent.end, sent.drafts = now, drafts_of(output)
                 self._num_unfinished -= 1

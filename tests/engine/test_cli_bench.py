@@ -38,7 +38,9 @@ def test_throughput_report_has_results_configuration_machine_versions_and_bindin
     assert {"python", "torch", "deepinfer-core"} <= report["versions"].keys()
     assert report["binding"]["backend"] == "cpu"
     assert picture.read_bytes().startswith(PNG_MAGIC)
+    assert "drafts" not in results
     printed = capsys.readouterr().out
+    assert "drafts" not in printed
     assert "throughput of tiny on cpu" in printed
     assert "to the first token (TTFT)" in printed
     assert f"{report['binding']['counts']['native']} native" in printed
@@ -81,6 +83,35 @@ def test_requests_can_arrive_at_a_rate_and_be_held_to_goals(tmp_path: Path, caps
     assert "4 requests, 8 in, 3 out, 200 arrive in a second, at most 2 at once" in printed
     assert "goodput 0.00 requests/s: 0 of 4 within ttft 600000 ms, tpot 600000 ms, e2e 0.001 ms" in printed
     assert "from token to token (ITL)" in printed
+
+
+@pytest.mark.parametrize("kind", ["throughput", "load", "latency"])
+def test_report_says_how_drafts_fared(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report_file = tmp_path / "d.json"
+    size = ["--num-requests", "2", "--input-len", "8", "--output-len", "8", "--json", str(report_file)]
+    drafts = ["--draft-tokens", "2", "--verification", "fixed", "--calibration", "none"]
+    load = ["--request-rate", "200"] if kind == "load" else []
+    name = "latency" if kind == "latency" else "throughput"
+
+    assert main([*QUIET, "bench", name, "tiny", *SMALL, *size, *drafts, *load]) == 0
+
+    report = json.loads(report_file.read_text())
+    found, requests = report["results"]["drafts"], [request["drafts"] for request in report["requests"]]
+    assert found["num_blocks"] == sum(request["num_blocks"] for request in requests) > 0
+    assert found["verified"] == [sum(numbers) for numbers in zip(*(r["verified"] for r in requests), strict=True)]
+    assert found["num_proposed"] >= found["num_verified"] == sum(found["verified"])
+    assert found["num_verified"] >= found["num_accepted"] == sum(found["accepted"])
+    assert found["acceptance_rate"] == found["num_accepted"] / found["num_verified"]
+    assert found["mean_accepted_length"] == 1 + found["num_accepted"] / found["num_blocks"]
+    settings = {"method": "dspark", "num_draft_tokens": 2, "verification": "fixed", "acceptance": "auto"}
+    assert report["configuration"]["settings"]["speculative_config"] == {
+        "value": {**settings, "calibration": "none"},
+        "source": "given",
+    }
+    printed = capsys.readouterr().out
+    assert "speculative decoding: method dspark, num_draft_tokens 2, verification fixed, acceptance auto" in printed
+    assert f"drafts: {found['num_proposed']} made, {found['num_verified']} verified, " in printed
+    assert f"accepted length {found['mean_accepted_length']:.2f}" in printed
 
 
 def test_a_load_of_latency_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
