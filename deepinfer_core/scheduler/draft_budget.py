@@ -125,10 +125,9 @@ class AdaptiveLengths:
         """Chances of the older generation, the likeliest first; what is not known of it is what was usual."""
         if self._is_suspicious:
             rows = [credible_survival(row) for row in rows]
-        rows = [
-            row if len(row) == limit else self._past.complete(row, limit)
-            for row, limit in zip(rows, limits, strict=True)
-        ]
+        if list(map(len, rows)) != list(limits):
+            complete = self._past.complete
+            rows = [row if len(row) == limit else complete(row, limit) for row, limit in zip(rows, limits, strict=True)]
         pool = sorted(chain.from_iterable(rows), reverse=True)
         if isnan(sum(pool)) or pool[0] > 1.0 or pool[-1] < 0.0:
             self._suspect()
@@ -171,13 +170,13 @@ class AdaptiveLengths:
         """Whether the usual survivals promise more tokens per second than no drafts at all."""
         if not self._past.num_drafts:
             return True
-        time = self._time
-        most = num_sequences * (1 + self._past.num_drafts)
+        corners = self._time.corners(num_sequences, num_sequences * (1 + self._past.num_drafts))
+        sample_s = self._time.sample_s(num_sequences, proposes=True)
         best = max(
-            self._past.expected(num_sequences, rows - num_sequences) / time.seconds(num_sequences, rows, proposes=True)
-            for rows in time.corners(num_sequences, most)
+            self._past.expected(num_sequences, rows - num_sequences) / (forward_s + sample_s)
+            for rows, forward_s in corners
         )
-        return best > num_sequences / time.seconds(num_sequences, num_sequences, proposes=False)
+        return best > num_sequences / self._time.seconds(num_sequences, num_sequences, proposes=False)
 
     def _interval(self, num_sequences: int) -> int:
         """Steps from one probe to the next."""
@@ -199,7 +198,7 @@ def best_budget(expected: Sequences[float], num_sequences: int, time: StepTimeMo
         proposes: Whether the draft module runs behind the step.
     """
     sample_s = time.sample_s(num_sequences, proposes=proposes)
-    totals = [rows - num_sequences for rows in time.corners(num_sequences, num_sequences + len(expected) - 1)]
-    rates = [expected[drafts] / (time.forward_s(num_sequences + drafts) + sample_s) for drafts in totals]
-    best = totals[rates.index(max(rates))]
+    corners = time.corners(num_sequences, num_sequences + len(expected) - 1)
+    rates = [expected[rows - num_sequences] / (forward_s + sample_s) for rows, forward_s in corners]
+    best = corners[rates.index(max(rates))][0] - num_sequences
     return bisect_left(expected, expected[best], 0, best + 1)

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, zip_longest
 from math import isnan
+from operator import mul
 
 MEMORY = 31
 """Sequence-steps that weigh as much as all older ones in what is remembered of survivals."""
@@ -13,6 +14,8 @@ FEW = 4
 """Sequences whose older drafts say enough about the next ones."""
 POINTS = 4
 """Points of the curve of expected tokens for each draft per sequence."""
+_CLOSED = -1.0
+"""Instead of the chance of a draft that may not be verified: less than any."""
 
 
 class Survivals:
@@ -35,23 +38,27 @@ class Survivals:
             confidence: Of each draft, by sequences.
             limits: Drafts of each sequence that may be verified, at most as many as it has and not 0.
         """
-        rows = [row if len(row) == limit else row[:limit] for row, limit in zip(confidence, limits, strict=True)]
+        rows = confidence
+        if list(map(len, rows)) != list(limits):
+            rows = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
         count = self.num_sequences = len(rows)
         columns = list(zip_longest(*rows, fillvalue=0.0))
-        self._limits = limits
-        self._columns = [list(columns[0])]
+        products = [list(columns[0])]
         for column in columns[1:]:
-            self._columns.append([before * own for before, own in zip(self._columns[-1], column, strict=True)])
-        sums = list(map(sum, self._columns))
+            products.append(list(map(mul, products[-1], column)))
+        sums = list(map(sum, products))
         num_open = [count] * len(columns)
         num_closed = count * len(columns) - sum(limits)
         for number, limit in enumerate(limits) if num_closed else ():
             for place in range(limit, len(columns)):
-                self._columns[place][number] = -1.0
+                products[place][number] = _CLOSED
                 num_open[place] -= 1
         self.means = [total / number for total, number in zip(sums, num_open, strict=True)]
-        self.ranked = sorted(chain.from_iterable(self._columns))[num_closed:]
+        self._flat = list(chain.from_iterable(products))
+        self.ranked = sorted(self._flat)[num_closed:]
         self.is_credible = max(map(max, columns)) <= 1.0 and self.ranked[0] >= 0.0 and not isnan(sum(sums))
+        self._limits = limits
+        self._products = products
 
     def likeliest(self, budget: int) -> list[int]:
         """How many drafts of each sequence are among the so many likeliest.
@@ -61,17 +68,14 @@ class Survivals:
         """
         if budget == len(self.ranked):
             return list(self._limits)
-        chosen = [0] * self.num_sequences
         if not budget:
-            return chosen
+            return [0] * self.num_sequences
         bar = self.ranked[-budget]
-        for column in self._columns:
-            chosen = [number + 1 if chance > bar else number for number, chance in zip(chosen, column, strict=True)]
-        num_equals = budget - (len(self.ranked) - bisect_right(self.ranked, bar))
-        flat = list(chain.from_iterable(self._columns))
+        most = len(self._products)
+        chosen = [most - bisect_right(ascending, bar) for ascending in zip(*self._products[::-1], strict=True)]
         place = -1
-        for _ in range(num_equals):
-            place = flat.index(bar, place + 1)
+        for _ in range(budget - (len(self.ranked) - bisect_right(self.ranked, bar))):
+            place = self._flat.index(bar, place + 1)
             chosen[place % self.num_sequences] += 1
         return chosen
 

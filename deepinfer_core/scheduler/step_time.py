@@ -98,10 +98,18 @@ class StepTimeModel:
             return self._base[place] + self._slope.value * self._sizes[place]
         return self._base[-1] + self._tail * (num_rows - self._sizes[-1]) + self._slope.value * num_rows
 
-    def corners(self, fewest: int, most: int) -> list[int]:
-        """Numbers of rows, ascending and ending with ``most``, among which the fullest step of each price is."""
+    def corners(self, fewest: int, most: int) -> list[tuple[int, float]]:
+        """The steps among which the fullest one of each price is.
+
+        Returns:
+            Numbers of rows, ascending and ending with ``most``, and the seconds of their forward passes.
+        """
         first, last = bisect_left(self._sizes, fewest), bisect_left(self._sizes, most)
-        return [*self._sizes[first:last], *range(max(fewest, self._sizes[-1] + 1), most), most]
+        slope = self._slope.value
+        sizes = self._sizes[first:last]
+        known = [(rows, base + slope * rows) for rows, base in zip(sizes, self._base[first:last], strict=True)]
+        beyond = range(max(fewest, self._sizes[-1] + 1), most)
+        return known + [(rows, self.forward_s(rows)) for rows in (*beyond, most)]
 
     def sample_s(self, num_sequences: int, *, proposes: bool) -> float:
         """From the end of the forward pass until tokens, and drafts if there are any, are chosen."""

@@ -226,4 +226,4 @@ def test_corners_are_where_the_price_is_about_to_rise(fewest: int, more: int, in
 
     rises = [rows for rows in range(fewest, most) if model.forward_s(rows) < model.forward_s(rows + 1)]
 
-    assert model.corners(fewest, most) == [*rises, most]
+    assert model.corners(fewest, most) == [(rows, model.forward_s(rows)) for rows in (*rises, most)]
