@@ -32,6 +32,7 @@ from deepinfer_core.backend import registry  # noqa: E402
 from deepinfer_core.backend.binding import BoundOp  # noqa: E402
 from deepinfer_core.config.architecture import BLOCK_TOKENS  # noqa: E402
 from deepinfer_core.config.numerics import variant  # noqa: E402
+from deepinfer_core.config.speculation import DraftSettings  # noqa: E402
 from deepinfer_core.runtime.batch import SequenceRows, step_inputs  # noqa: E402
 from deepinfer_core.runtime.captured import CapturedDecode  # noqa: E402
 from deepinfer_core.runtime.executor import Executor  # noqa: E402
@@ -87,11 +88,13 @@ def _steps(args: argparse.Namespace) -> list[tuple[Callable[..., dict[str, Any]]
     return [*decode, *((measure_prefill, (tokens,)) for tokens in args.prefill)]
 
 
-def open_slice(accelerator: str) -> BoundModel:
-    """The slice with random weights made on the device, bound."""
+def open_slice(accelerator: str, draft: DraftSettings | None = None) -> BoundModel:
+    """The slice with random weights made on the device, bound; with the draft module if it is to make drafts."""
     backend = registry.load(registry.select(accelerator))
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(slice_config()), encoding="utf-8")
+        (Path(folder) / "config.json").write_text(
+            json.dumps(slice_config(with_draft=draft is not None)), encoding="utf-8"
+        )
         architecture, _ = read_config(Path(folder))
     size = architecture.engram.compressed_vocab_size if architecture.engram else 1
     return bind_model(
@@ -101,6 +104,7 @@ def open_slice(accelerator: str) -> BoundModel:
         backend,
         numerics=variant("released"),
         max_positions=1 << 18,
+        draft=draft,
     )
 
 

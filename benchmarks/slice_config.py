@@ -13,12 +13,15 @@ ENGRAM_VOCABULARY = 20_000
 """First size of a hash column's table; the released tables have 16 million rows for each."""
 
 
-def slice_config() -> dict[str, Any]:
-    """The released config file with eight layers and small engram tables; no draft module.
+def slice_config(*, with_draft: bool = False) -> dict[str, Any]:
+    """The released config file with eight layers and small engram tables.
 
     Layers 0 and 1 attend to their window alone (1 has the n-gram memory), 2 and 3 have entries of two tokens (source
     and reuse), 4 to 7 entries of one token: source of entries and of candidates, reuse, reindex within candidates,
     reuse.
+
+    Args:
+        with_draft: Keep the draft module, whole; its features are those of the last three layers.
     """
     released = Path(deepinfer_core.__file__).parent / "models" / "released" / "config.json"
     config = json.loads(released.read_text(encoding="utf-8"))
@@ -31,8 +34,13 @@ def slice_config() -> dict[str, Any]:
         "candidate_source_layer_id": 4,
         "engram_layer_ids": [1],
         "engram_vocab_size": ENGRAM_VOCABULARY,
-        "num_nextn_predict_layers": 0,
     }
-    for name in [name for name in text if name.startswith("dspark_")] + ["engram_num_embeddings"]:
+    del text["engram_num_embeddings"]
+    if with_draft:
+        text["dspark_target_layer_ids"] = list(range(NUM_LAYERS - 3, NUM_LAYERS))
+        text["compress_ratios"] += [0] * text["num_nextn_predict_layers"]
+        return config
+    text["num_nextn_predict_layers"] = 0
+    for name in [name for name in text if name.startswith("dspark_")]:
         del text[name]
     return config

@@ -19,6 +19,7 @@ COMMANDS = {
     "generate": "answer one prompt, or a file of prompts",
     "chat": "talk to a model",
     "bench": "measure throughput or latency",
+    "calibrate": "fit the confidence of the draft module to how drafts fare",
     "fit": "find out on how many devices a model fits, before downloading it",
     "describe": "show the settings of a run, where each came from, and the model they run",
     "check": "find everything that is wrong with a checkpoint, without reading its weights",

@@ -20,19 +20,29 @@ _HEAD_BYTES = 1 << 20
 def cache_identity(opened: OpenedModel, config: EngineConfig) -> CacheIdentity:
     """The identity of what an engine caches.
 
-    Weights count by the name, size and first MiB of each file: reading a checkpoint whole would take longer than
-    computing a prompt. Dummy weights are the same in every run. What bounded replay left is no good for exact hits.
+    What bounded replay left is no good for exact hits, and states of an engine without drafts are none for one with
+    them: they hold no keys of the draft module.
     """
     folder, model = opened.folder, opened.model
-    weights = "dummy" if config.load_format == "dummy" else _digest(*sorted(folder.glob("*.safetensors")))
     numerics = (config.numerics, config.batch_invariant, config.prefix_cache)
     truncation = (config.prompt_truncation, config.prompt_keep_tokens)
+    drafts = "drafts" if model.drafting is not None else "no drafts"
     return CacheIdentity(
         tokenizer=_digest(folder / "tokenizer.json"),
-        model=f"{_digest(folder / 'config.json')} {weights}",
-        numerics=" ".join(map(str, (*numerics, *truncation))),
+        model=checkpoint_fingerprint(folder, config.load_format),
+        numerics=" ".join(map(str, (*numerics, *truncation, drafts))),
         cache_layout=f"{model.layout} on {model.device.facts['architecture']}",
     )
+
+
+def checkpoint_fingerprint(folder: Path, load_format: str = "auto") -> str:
+    """What tells checkpoints apart: digests of the config and of the weights.
+
+    Weights count by the name, size and first MiB of each file: reading a checkpoint whole would take longer than
+    computing a prompt. Dummy weights are the same in every run.
+    """
+    weights = "dummy" if load_format == "dummy" else _digest(*sorted(folder.glob("*.safetensors")))
+    return f"{_digest(folder / 'config.json')} {weights}"
 
 
 def _digest(*files: Path) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from deepinfer_core.errors import CapacityError
 from deepinfer_core.logging import get_logger
+from deepinfer_core.runtime.drafter import drafting_bytes
 from deepinfer_core.runtime.workspace import EngineLimits
 
 if TYPE_CHECKING:
@@ -42,20 +43,22 @@ def num_cache_blocks(model: BoundModel, config: EngineConfig, max_model_len: int
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=max_model_len,
+        rows_per_sequence=1 + (model.drafting.settings.num_drafts if model.drafting is not None else 0),
     )
+    drafts = drafting_bytes(model, num_slots + 1, config.max_num_seqs)
     workspace = model.workspace(limits)
     slots = (num_slots + 1) * layout.bytes_per_slot
     free = model.device.memory().free_bytes
-    left = free - workspace.total_bytes - slots
-    log.info("workspace: %s; %.2f GiB are free", workspace, free / _GIB)
+    left = free - workspace.total_bytes - slots - drafts
+    log.info("workspace: %s; drafts %.2f GiB; %.2f GiB are free", workspace, drafts / _GIB, free / _GIB)
     asked = int(config.kv_cache_memory_gib * _GIB)
     if asked > left:
-        log.warning("kv cache: %s", _shortage(asked, workspace, slots, free))
+        log.warning("kv cache: %s", _shortage(asked, workspace, slots + drafts, free))
     share = _SHARE_OF_FREE_MEMORY if workspace.unstated else _SHARE_WHERE_STATED
     budget = asked or int(max(left, 0) * share)
     blocks = min(budget // layout.bytes_per_block, config.max_num_seqs * layout.blocks_for(max_model_len))
     if blocks < 1:
-        raise CapacityError(_too_small(layout.bytes_per_block, asked, workspace, slots, free))
+        raise CapacityError(_too_small(layout.bytes_per_block, asked, workspace, slots + drafts, free))
     mib = blocks * layout.bytes_per_block / 2**20
     log.info("kv cache: %d blocks of %d tokens, %.1f MiB", blocks, layout.block_tokens, mib)
     return blocks
@@ -73,6 +76,6 @@ def _shortage(cache: int, workspace: Workspace, slots: int, free: int) -> str:
     """What is needed besides the weights, and what is free."""
     needed = workspace.total_bytes + slots + cache
     return (
-        f"{needed / _GIB:.3f} GiB are needed besides the weights: workspace {workspace}, state slots "
+        f"{needed / _GIB:.3f} GiB are needed besides the weights: workspace {workspace}, state slots and drafts "
         f"{slots / _GIB:.3f} GiB, blocks {cache / _GIB:.3f} GiB; {free / _GIB:.3f} GiB are free"
     )

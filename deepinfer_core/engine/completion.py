@@ -27,6 +27,7 @@ class Completion:
         finish_reason: Why it ended, None before that.
         error: What went wrong, or "".
         grammar: Where the output stands in the grammar that it must follow; None without one.
+        end_token_ids: Tokens that end it.
     """
 
     def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer | None, eos_token_id: int) -> None:
@@ -34,6 +35,7 @@ class Completion:
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.error = ""
+        self.end_token_ids = frozenset(params.stop_token_ids) | (set() if params.ignore_eos else {eos_token_id})
         self._index, self._params, self._eos_token_id = index, params, eos_token_id
         self._tokenizer = tokenizer if params.detokenize else None
         self._stream = (

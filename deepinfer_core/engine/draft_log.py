@@ -20,10 +20,10 @@ class DraftCounts:
     """Counted in place.
 
     Attributes:
-        num_blocks: Blocks of which some draft was judged.
+        num_blocks: Blocks of which some draft was verified.
         num_proposed: Drafts that were made.
-        verified: How often the first, second, ... draft of a block was judged.
-        accepted: How often it stood.
+        verified: How often the first, second, ... draft of a block was verified.
+        accepted: How often it became output.
     """
 
     num_blocks: int = 0
@@ -36,8 +36,8 @@ class DraftCounts:
 
         Args:
             num_proposed: Drafts that were made behind it.
-            num_verified: Drafts that were judged in it.
-            num_accepted: The first of these that stood.
+            num_verified: Drafts that were verified in it.
+            num_accepted: The first of these that became output.
         """
         self.num_proposed += num_proposed
         if not num_verified:
@@ -87,10 +87,12 @@ class DraftLog:
         """
         if request.drafts is None:
             request.drafts = DraftCounts()
-        num_judged = found.num_verified if num_kept > found.num_accepted else min(found.num_verified, num_kept)
-        num_accepted = min(found.num_accepted, num_judged)
+        num_accepted = min(found.num_accepted, num_kept)
         for counts in (self.total, request.drafts):
-            counts.add(num_proposed=len(found.proposal.token_ids), num_verified=num_judged, num_accepted=num_accepted)
+            counts.add(
+                num_proposed=len(found.proposal.token_ids), num_verified=found.num_verified, num_accepted=num_accepted
+            )
+        num_judged = found.num_verified if num_kept > found.num_accepted else min(found.num_verified, num_kept)
         logits = entry.sequence.proposal.confidence_logits
         if self.observe is not None and num_judged and logits:
             self.observe(

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepinfer_core.config.speculation import AUTO, NO_CALIBRATION, DraftSettings
+from deepinfer_core.engine.cache_identity import checkpoint_fingerprint
 from deepinfer_core.errors import ConfigError
+from deepinfer_core.speculation.calibration_file import find_calibration, read_calibration
 
 if TYPE_CHECKING:
     from deepinfer_core.config.architecture import ModelArchitecture
@@ -14,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def draft_settings(
-    config: SpeculativeConfig | None, architecture: ModelArchitecture, folder: Path, *, batch_invariant: bool
+    config: SpeculativeConfig | None,
+    architecture: ModelArchitecture,
+    folder: Path,
+    *,
+    batch_invariant: bool,
+    load_format: str = "auto",
 ) -> DraftSettings | None:
     """Resolve the settings for a model, before its weights are read.
 
@@ -23,6 +30,7 @@ def draft_settings(
         architecture: The model's shape.
         folder: Its checkpoint, beside which a calibration may lie.
         batch_invariant: Whether tokens must be reproducible.
+        load_format: Where the weights come from; a calibration belongs to weights.
 
     Raises:
         ConfigError: The model makes no drafts, fewer of them, or the calibration is not its own.
@@ -34,12 +42,18 @@ def draft_settings(
         num_drafts=num_drafts,
         is_coupled=config.is_coupled(batch_invariant=batch_invariant),
         is_adaptive=config.verification == "adaptive",
-        temperatures=_temperatures(config.calibration, num_drafts, folder),
+        temperatures=_temperatures(config.calibration, num_drafts, architecture, folder, load_format),
     )
 
 
-def _temperatures(calibration: str | tuple[float, ...], num_drafts: int, folder: Path) -> tuple[float, ...]:
-    """A temperature for each draft."""
+def _temperatures(
+    calibration: str | tuple[float, ...],
+    num_drafts: int,
+    architecture: ModelArchitecture,
+    folder: Path,
+    load_format: str,
+) -> tuple[float, ...]:
+    """A temperature for each draft; those of a whole block serve shorter ones, too."""
     if isinstance(calibration, tuple):
         if len(calibration) != num_drafts:
             raise ConfigError(
@@ -47,7 +61,12 @@ def _temperatures(calibration: str | tuple[float, ...], num_drafts: int, folder:
                 source="speculative_config",
             )
         return tuple(map(float, calibration))
-    del folder
-    if calibration in (AUTO, NO_CALIBRATION):
+    if calibration == AUTO:
+        file = find_calibration(folder) if load_format != "dummy" else None
+    else:
+        file = Path(calibration).expanduser() if calibration != NO_CALIBRATION else None
+    if file is None or architecture.draft is None:
         return (1.0,) * num_drafts
-    raise ConfigError("no calibration", source="speculative_config")
+    fingerprint = checkpoint_fingerprint(folder, load_format)
+    found = read_calibration(file, block_size=architecture.draft.block_size, checkpoint=fingerprint)
+    return found.temperatures[:num_drafts]

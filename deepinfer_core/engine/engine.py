@@ -332,7 +332,8 @@ class Engine:
             request.note_token(now)
             self._counters.num_generated_tokens += len(tokens)
         reason = FinishReason(completion.finish_reason) if completion.finish_reason else None
-        return Outcome(token_ids=tokens, finish_reason=reason, proposal=found.proposal)
+        proposal = found.proposal.worthless_behind(completion.end_token_ids)
+        return Outcome(token_ids=tokens, finish_reason=reason, proposal=proposal)
 
     def _fail_unscored(self, plan: StepPlan) -> None:
         """End requests that asked for log-probabilities of a prompt for which the model gives none."""

@@ -74,7 +74,9 @@ def open_model(  # noqa: PLR0913 - one keyword for each setting
     info = registry.select(accelerator)
     folder = locate(model, download=partial(download_snapshot, cache_dir=download_dir))
     backend = registry.load(info)
-    settings = partial(draft_settings, speculation, folder=folder, batch_invariant=batch_invariant)
+    settings = partial(
+        draft_settings, speculation, folder=folder, batch_invariant=batch_invariant, load_format=load_format
+    )
 
     def admit(architecture: ModelArchitecture) -> None:
         settings(architecture)

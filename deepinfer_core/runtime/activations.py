@@ -18,6 +18,8 @@ _STEP_COLUMNS = 6
 """Inputs and stores of each row: ids, compressed ids, positions, sequence, where its window key goes, and the last."""
 _SAMPLED_NUMBERS = 6
 """Rows of the vocabulary that sampling keeps at once: logits, restricted ones, counts in output and prompt, result."""
+_SAMPLED_ROWS = 256
+"""Rows that are sampled at once (``engine.step_sampler``)."""
 _SCORED_ROWS = 256
 """Rows of a prompt whose log-probabilities are computed at once (``engine.step_runner``)."""
 
@@ -48,7 +50,8 @@ def activation_bytes(architecture: ModelArchitecture, numerics: Numerics, size: 
     widths = _Widths(architecture, numerics)
     phases = widths.attention(), widths.feed_forward(), widths.engram()
     step = size.rows * (widths.shared() + max(phases)) + widths.sequences(size)
-    sampled = max(_SAMPLED_NUMBERS * size.sequences, 3 * _SCORED_ROWS if size.prefill else 0)
+    num_sampled = min(size.sequences if size.prefill else size.rows, _SAMPLED_ROWS)
+    sampled = max(_SAMPLED_NUMBERS * num_sampled, 3 * _SCORED_ROWS if size.prefill else 0)
     after = size.rows * (widths.shared() + 2 * widths.hidden) + sampled * architecture.vocab_size * widths.wide
     return max(step, after + widths.sequences(size))
 

@@ -6,7 +6,7 @@ sequence -1, sequences that are missing have no blocks and the dummy state slot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +46,10 @@ class Bucket:
 
     @staticmethod
     def of(sequences: Sequence[SequenceRows]) -> Bucket:
-        """The smallest bucket that holds a step: each size rounded up to a power of two."""
+        """The smallest bucket that holds a step: rows as :func:`row_sizes` has them, the rest powers of two."""
         rows = sum(len(s.token_ids) for s in sequences)
         longest = max((len(s.blocks) for s in sequences), default=0)
-        return Bucket(rows=_round_up(rows), sequences=_round_up(len(sequences)), blocks=_round_up(longest))
+        return Bucket(rows=round_up_rows(rows), sequences=_round_up(len(sequences)), blocks=_round_up(longest))
 
 
 class StepBuffer:
@@ -191,6 +191,24 @@ class CapturedDecode:
         recording = _Recording(buffer=buffer, graph=model.device.capture(work), latest=latest)
         self._recordings[bucket] = recording
         return recording
+
+
+def row_sizes() -> Iterator[int]:
+    """Rows of recorded steps, ascending without end: powers of two, and from 16 on the middle between two of them.
+
+    Drafts fill a step to its size; finer sizes would leave less room for them and need more recordings.
+    """
+    size = 1
+    while True:
+        yield size
+        if size >= 16:
+            yield size + size // 2
+        size *= 2
+
+
+def round_up_rows(rows: int) -> int:
+    """The smallest recorded size that holds so many rows."""
+    return next(size for size in row_sizes() if size >= rows)
 
 
 def _round_up(size: int) -> int:

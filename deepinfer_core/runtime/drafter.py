@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from deepinfer_core.backend.device import CapturedGraph
+    from deepinfer_core.config.speculation import DraftSettings
     from deepinfer_core.model.draft import DraftModule
     from deepinfer_core.model.step_inputs import KVCaches
     from deepinfer_core.runtime.drafting_ops import DraftingOps
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from deepinfer_core.runtime.sampling_tensors import SamplingRow
 
 DUMMY_SLOT = 0
+_ROWS_OF_A_DRAW = 3
+"""Rows of the vocabulary for each sequence while a draft is drawn: its logits, corrected ones, log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +143,14 @@ class Drafter:
             self._distributions = torch.zeros(shape, dtype=torch.float32, device=model.device.torch_device)
 
     @property
+    def settings(self) -> DraftSettings:
+        """What was asked of it."""
+        return self._ops.settings
+
+    @property
     def num_drafts(self) -> int:
         """Drafts of each sequence."""
-        return self._ops.settings.num_drafts
+        return self.settings.num_drafts
 
     def distributions(self, slots: Sequence[int], indices: Sequence[int]) -> Tensor | None:
         """Log-probabilities ``[R, V]`` that drafts were drawn from; None where drafts are coupled.
@@ -257,7 +266,22 @@ def distribution_shape(model: BoundModel, num_slots: int) -> tuple[int, int, int
         model: Bound with settings for drafts.
         num_slots: State slots, the dummy included.
     """
-    ops: Any = model.drafting
+    ops = model.drafting
     if ops is None or ops.settings.is_coupled:
         return (0, 0, 0)
     return (num_slots, ops.settings.num_drafts, model.architecture.vocab_size)
+
+
+def drafting_bytes(model: BoundModel, num_slots: int, num_sequences: int) -> int:
+    """Device memory of drafting: distributions that are kept, and rows of the vocabulary of the largest pass.
+
+    Args:
+        model: Any; without settings for drafts it takes nothing.
+        num_slots: State slots, the dummy included.
+        num_sequences: Sequences of a step at most.
+    """
+    draft = model.architecture.draft
+    if model.drafting is None or draft is None:
+        return 0
+    rows = (draft.block_size + _ROWS_OF_A_DRAW) * (1 << max(num_sequences - 1, 0).bit_length())
+    return 4 * (prod(distribution_shape(model, num_slots)) + rows * model.architecture.vocab_size)

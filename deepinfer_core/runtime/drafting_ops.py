@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
+from deepinfer_core.errors import require
 from deepinfer_core.ops.sampling.random import DRAFT, DRAW
 from deepinfer_core.ops.sampling.sample import sample
 from deepinfer_core.ops.speculation.accept_prefix import accept_prefix
@@ -32,6 +34,14 @@ class DraftingOps:
         purposes = [DRAW if settings.is_coupled else DRAFT + index for index in range(settings.num_drafts)]
         bound = {purpose: binder.bind(sample, sizes=sizes, purpose=purpose) for purpose in sorted(set(purposes))}
         self.samples = [bound[purpose] for purpose in purposes]
+
+    def resized(self, settings: DraftSettings) -> DraftingOps:
+        """The same ops with other settings, for as many drafts at most and drafts that are drawn in the same way."""
+        require(settings.num_drafts <= len(self.samples), f"{settings.num_drafts} drafts of {len(self.samples)} bound")
+        require(settings.is_coupled == self.settings.is_coupled, "drafts that are drawn in another way need other ops")
+        ops = copy(self)
+        ops.settings = settings
+        return ops
 
     def draw_offset(self, index: int) -> int:
         """Draft ``index`` behind the token at position ``a`` is drawn with the numbers of position ``a`` plus this."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence as Sequences
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Protocol
@@ -26,6 +27,17 @@ class Proposal:
     token_ids: tuple[int, ...]
     confidence: tuple[float, ...]
     confidence_logits: tuple[float, ...] = ()
+
+    def worthless_behind(self, end_token_ids: Collection[int]) -> Proposal:
+        """The same, with confidence 0 in drafts behind the first one that ends the sequence: they never become output.
+
+        This looks at the drafts before a draft, never at itself or later ones, so the law of the output stays.
+        """
+        end = next((place for place, token in enumerate(self.token_ids) if token in end_token_ids), None)
+        if end is None:
+            return self
+        kept = self.confidence[: end + 1]
+        return replace(self, confidence=(*kept, *[0.0] * (len(self.confidence) - len(kept))))
 
     @property
     def survival(self) -> tuple[float, ...]:

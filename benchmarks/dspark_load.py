@@ -1,0 +1,240 @@
+"""Decode throughput under one way of drafting: real requests of the tiny model, or the slice with acceptance simulated."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dspark_traces import Block, by_task, heldout
+
+from deepinfer_core import EngineConfig, SamplingParams
+from deepinfer_core.config.speculation import DraftSettings
+from deepinfer_core.engine.engine import Engine
+from deepinfer_core.engine.launched_step import EntryTokens, LaunchedStep
+from deepinfer_core.engine.opening import OpenedModel
+from deepinfer_core.scheduler.drafts import Proposal
+
+MODES = ("none", "fixed 1", "fixed 2", "fixed 3", "fixed 4", "fixed 5", "adaptive")
+_LARGEST_LOGIT = 60.0
+
+
+@dataclass
+class Run:
+    """What one way of drafting did.
+
+    Attributes:
+        mode: Which.
+        sequences: At once.
+        decode_s: Time of the decode steps, planning included.
+        num_tokens: Tokens that they yielded.
+        num_steps: How many they were.
+        num_verified: Drafts that they verified.
+        num_accepted: Drafts that became output.
+        num_rows: Their rows.
+        timeline: Rows of each step.
+        plan_s: Seconds in which each was planned.
+        by_task: Blocks, verified and accepted drafts of each task.
+    """
+
+    mode: str
+    sequences: int
+    decode_s: float = 0.0
+    num_tokens: int = 0
+    num_steps: int = 0
+    num_verified: int = 0
+    num_accepted: int = 0
+    num_rows: int = 0
+    timeline: list[int] = field(default_factory=list)
+    plan_s: list[float] = field(default_factory=list)
+    by_task: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all sequences."""
+        return self.num_tokens / self.decode_s if self.decode_s else 0.0
+
+
+def settings_of(mode: str, num_drafts: int) -> dict[str, Any] | None:
+    """The setting ``speculative_config`` of a mode."""
+    if mode == "none":
+        return None
+    if mode == "adaptive":
+        return {"verification": "adaptive", "num_draft_tokens": num_drafts}
+    return {"verification": "fixed", "num_draft_tokens": int(mode.split()[1])}
+
+
+def opened_for(opened: OpenedModel, mode: str, num_drafts: int) -> OpenedModel:
+    """The same model with other settings for drafts; weights are shared."""
+    ops = opened.model.drafting
+    if ops is None:
+        raise SystemExit("open the model with speculative settings")
+    if mode == "none":
+        return replace(opened, model=replace(opened.model, drafting=None))
+    count = num_drafts if mode == "adaptive" else int(mode.split()[1])
+    chosen = DraftSettings(
+        num_drafts=count,
+        is_coupled=ops.settings.is_coupled,
+        is_adaptive=mode == "adaptive",
+        temperatures=ops.settings.temperatures[:count],
+    )
+    return replace(opened, model=replace(opened.model, drafting=ops.resized(chosen)))
+
+
+def watch(engine: Engine, run: Run, tasks: Callable[[str], str]) -> None:
+    """Make an engine's decode steps count into a run."""
+    advance, log = engine._advance, engine.draft_log  # noqa: SLF001
+    state = {"tokens": 0}
+
+    def counted(runner: Any, now: float) -> Any:
+        began = time.perf_counter()
+        touched = advance(runner, now)
+        seconds = time.perf_counter() - began
+        entries = [entry for entry in touched if not entry.is_prefill]
+        if entries and len(entries) == len(touched):
+            run.decode_s += seconds
+            run.num_steps += 1
+            run.num_rows += sum(entry.num_tokens for entry in entries)
+            run.timeline.append(sum(entry.num_tokens for entry in entries))
+            run.num_tokens += engine._counters.num_generated_tokens - state["tokens"]  # noqa: SLF001
+        state["tokens"] = engine._counters.num_generated_tokens  # noqa: SLF001
+        return touched
+
+    engine._advance = counted  # type: ignore[method-assign]  # noqa: SLF001
+    plan = engine.scheduler.plan
+
+    def planned(now: float) -> Any:
+        began = time.perf_counter()
+        found = plan(now)
+        run.plan_s.append(time.perf_counter() - began)
+        return found
+
+    engine.scheduler.plan = planned  # type: ignore[method-assign]
+    if log is None:
+        return
+    note = log.note
+
+    def noted(request: Any, entry: Any, found: EntryTokens, num_kept: int) -> None:
+        if found.num_verified:
+            row = run.by_task.setdefault(tasks(request.request_id), [0, 0, 0])
+            row[0] += 1
+            row[1] += found.num_verified
+            row[2] += min(found.num_accepted, num_kept)
+            run.num_verified += found.num_verified
+            run.num_accepted += min(found.num_accepted, num_kept)
+        note(request, entry, found, num_kept)
+
+    log.note = noted  # type: ignore[method-assign]
+
+
+def run_heldout(
+    opened: OpenedModel, mode: str, sequences: int, *, num_requests: int, temperature: float, max_tokens: int = 128
+) -> Run:
+    """The held-out prompts, as many at once as asked, each answered to its own end."""
+    items = [item for item in heldout() if len(item["prompt"]) < 600]
+    random.Random(0).shuffle(items)
+    items = (items * (num_requests // len(items) + 1))[:num_requests]
+    config = EngineConfig(
+        model="tiny",
+        max_num_seqs=sequences,
+        max_model_len=512,
+        max_prefill_steps_in_a_row=10**6,
+        speculative_config=settings_of(mode, 5),
+    )
+    engine = Engine(opened_for(opened, mode, 5), config)
+    run = Run(mode, sequences)
+    watch(engine, run, lambda request_id: items[int(request_id)]["task"])
+    for number, item in enumerate(items):
+        params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=number)
+        engine.add(str(number), opened.tokenizer.encode(item["prompt"]), params)  # type: ignore[union-attr]
+    for _ in engine.run():
+        pass
+    engine.close()
+    return run
+
+
+class Simulated:
+    """Replaces what became of drafts by recorded blocks: of the same task for a sequence, at random in their order."""
+
+    def __init__(self, blocks: Sequence[Block], seed: int = 0) -> None:
+        self._by_task = by_task(blocks)
+        self._tasks = sorted(self._by_task)
+        self._random = random.Random(seed)
+        self._current: dict[tuple[str, int], Block] = {}
+
+    def task(self, request_id: str) -> str:
+        """Of a request, whose id is a number."""
+        return self._tasks[int(request_id) % len(self._tasks)]
+
+    def tokens(self, sampled: Sequence[Any], found: Sequence[EntryTokens]) -> list[EntryTokens]:
+        """The tokens of a step, with recorded acceptance and confidence."""
+        return [self._one(entry, tokens) for entry, tokens in zip(sampled, found, strict=True)]
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Simulate every step that ends in this scope."""
+        real = LaunchedStep.tokens
+        LaunchedStep.tokens = lambda step: self.tokens(step.sampled, real(step))  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            LaunchedStep.tokens = real  # type: ignore[method-assign]
+
+    def _one(self, entry: Any, found: EntryTokens) -> EntryTokens:
+        key = (entry.sequence.request_id, entry.sequence.index)
+        block = self._current.get(key)
+        num_accepted = min(found.num_verified, block.num_accepted if block is not None else 0)
+        following = self._random.choice(self._by_task[self.task(key[0])])
+        self._current[key] = following
+        drafts = found.proposal.token_ids
+        confidence = tuple(_sigmoid(logit) for logit in following.logits[: len(drafts)])
+        token = replace(found.sampled[0], token_id=max(found.sampled[0].token_id, 3), error="")
+        return EntryTokens(
+            sampled=[token] * (num_accepted + 1),
+            num_verified=found.num_verified,
+            num_accepted=num_accepted,
+            proposal=Proposal(drafts, confidence, following.logits[: len(drafts)]),
+        )
+
+
+def run_simulated(
+    opened: OpenedModel, mode: str, sequences: int, blocks: Sequence[Block], *, context: int, num_steps: int
+) -> Run:
+    """Sequences of random tokens that go on for so many steps; which drafts stand is simulated, the work is real."""
+    num_drafts = 5
+    config = EngineConfig(
+        model="slice",
+        max_num_seqs=sequences,
+        max_model_len=context + (num_drafts + 1) * (num_steps + 4) + 8,
+        max_num_batched_tokens=8192,
+        max_prefill_steps_in_a_row=10**6,
+        speculative_config=settings_of(mode, num_drafts),
+    )
+    engine = Engine(opened_for(opened, mode, num_drafts), config)
+    simulated, run = Simulated(blocks), Run(mode, sequences)
+    watch(engine, run, simulated.task)
+    vocabulary = opened.model.architecture.vocab_size
+    for number in range(sequences):
+        prompt = [5 + (place * 7 + number * 131) % (vocabulary - 5) for place in range(context)]
+        engine.add(str(number), prompt, SamplingParams(temperature=0.0, max_tokens=10**6, ignore_eos=True))
+    with simulated.acting():
+        _advance(engine, run, max(num_steps // 4, 4))
+        run.__init__(mode, sequences)  # type: ignore[misc]  # what was recorded until here warmed everything up
+        _advance(engine, run, num_steps)
+        engine.discard(map(str, range(sequences)))
+        engine.close()
+    return run
+
+
+def _advance(engine: Engine, run: Run, num_steps: int) -> None:
+    """Step until so many decode steps were counted."""
+    while run.num_steps < num_steps:
+        engine.step()
+
+
+def _sigmoid(logit: float) -> float:
+    return 1.0 / (1.0 + math.exp(-max(-_LARGEST_LOGIT, min(_LARGEST_LOGIT, logit))))

@@ -1,0 +1,65 @@
+"""Pictures of what drafting is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_COLOURS = {"none": "black", "adaptive": "tab:red"}
+
+
+def plot_throughput(points: Sequence[dict[str, Any]], file: str, title: str) -> None:
+    """Throughput by concurrency, and against the speed of each sequence."""
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 5))
+    for mode in points[0]["tokens_per_s"]:
+        counts = [point["sequences"] for point in points]
+        rates = [point["tokens_per_s"][mode] for point in points]
+        style = {"color": _COLOURS.get(mode), "marker": "o", "linewidth": 2.5 if mode in _COLOURS else 1.0}
+        left.plot(counts, rates, label=mode, **style)
+        right.plot([rate / count for rate, count in zip(rates, counts, strict=True)], rates, label=mode, **style)
+    left.set(xscale="log", yscale="log", xlabel="sequences at once", ylabel="tokens/s, decode steps")
+    right.set(xscale="log", yscale="log", xlabel="tokens/s of each sequence", ylabel="tokens/s of all")
+    left.legend()
+    _save(figure, file, title)
+
+
+def plot_acceptance(points: Sequence[dict[str, Any]], file: str, title: str) -> None:
+    """Drafts that are verified and accepted for each block, by concurrency and task."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 5))
+    tasks = sorted({task for point in points for task in point["modes"]["adaptive"]["by_task"]})
+    for task in tasks:
+        rows = [(point["sequences"], point["modes"]["adaptive"]["by_task"].get(task)) for point in points]
+        known = [(count, row["verified"]) for count, row in rows if row is not None]
+        axes.plot(*zip(*known, strict=True), marker=".", linewidth=0.8, label=task)
+    counts = [point["sequences"] for point in points]
+    adaptive = [point["modes"]["adaptive"] for point in points]
+    verified = [mode["verified_per_block"] for mode in adaptive]
+    axes.plot(counts, verified, color="tab:red", marker="o", linewidth=2.5, label="all tasks")
+    axes.plot(counts, [mode["steps_with_drafts"] for mode in adaptive], "k--", label="share of steps with drafts")
+    axes.set(xscale="log", xlabel="sequences at once", ylabel="verified drafts of a block")
+    axes.legend(fontsize="x-small", ncols=2)
+    _save(figure, file, title)
+
+
+def plot_timeline(points: Sequence[dict[str, Any]], file: str, title: str) -> None:
+    """Rows of each step of one adaptive run."""
+    from matplotlib import pyplot
+
+    shown = points[len(points) // 2]
+    figure, axes = pyplot.subplots(figsize=(10, 4))
+    axes.step(range(len(shown["modes"]["adaptive"]["rows_timeline"])), shown["modes"]["adaptive"]["rows_timeline"])
+    axes.axhline(shown["sequences"], color="black", linewidth=0.8, label="no drafts")
+    axes.axhline(6 * shown["sequences"], color="grey", linewidth=0.8, linestyle="--", label="all drafts")
+    axes.set(xlabel="step", ylabel=f"rows, {shown['sequences']} sequences at most")
+    axes.legend()
+    _save(figure, file, f"{title}: rows verified in each step")
+
+
+def _save(figure: Any, file: str, title: str) -> None:
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)

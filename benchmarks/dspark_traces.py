@@ -1,0 +1,86 @@
+"""What the tiny model's draft module says and what becomes of it, block by block, for simulated acceptance."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from deepinfer_core import EngineConfig, SamplingParams
+from deepinfer_core.engine.engine import Engine
+from deepinfer_core.engine.opening import OpenedModel
+from deepinfer_core.speculation.observation import DraftObservation
+
+HELDOUT = Path(__file__).resolve().parent.parent / "tests/data/eval_heldout.jsonl"
+MAX_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of drafts that was verified whole.
+
+    Attributes:
+        task: Of the prompt.
+        logits: Of the confidence of each draft.
+        num_accepted: Drafts that stood.
+    """
+
+    task: str
+    logits: tuple[float, ...]
+    num_accepted: int
+
+
+def heldout() -> list[dict[str, str]]:
+    """The held-out prompts."""
+    return [json.loads(line) for line in HELDOUT.read_text(encoding="utf-8").splitlines()]
+
+
+def record_blocks(opened: OpenedModel, *, temperature: float, repeats: int = 1) -> list[Block]:
+    """Run the held-out prompts with every draft verified.
+
+    Args:
+        opened: The tiny model, bound for drafts of fixed length.
+        temperature: Of sampling.
+        repeats: Runs of each prompt, with other seeds.
+
+    Returns:
+        Blocks of which every draft was judged: those at the end of an answer are left out.
+    """
+    items = heldout() * repeats
+    engine = Engine(opened, EngineConfig(model="tiny", max_num_seqs=16, speculative_config={"verification": "fixed"}))
+    found: list[DraftObservation] = []
+    if engine.draft_log is None:
+        raise SystemExit("the model was opened without drafts")
+    engine.draft_log.observe = found.append
+    for number, item in enumerate(items):
+        params = SamplingParams(temperature=temperature, max_tokens=MAX_TOKENS, seed=number)
+        engine.add(str(number), opened.tokenizer.encode(item["prompt"]), params)  # type: ignore[union-attr]
+    for _ in engine.run():
+        pass
+    engine.close()
+    return [
+        Block(items[int(one.request_id)]["task"], one.confidence_logits, one.num_accepted)
+        for one in found
+        if one.num_verified == len(one.confidence_logits)
+    ]
+
+
+def write_blocks(blocks: Sequence[Block], file: Path) -> None:
+    """As JSON lines."""
+    file.write_text("".join(json.dumps(asdict(block)) + "\n" for block in blocks), encoding="utf-8")
+
+
+def read_blocks(file: Path) -> list[Block]:
+    """What :func:`write_blocks` wrote."""
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return [Block(row["task"], tuple(row["logits"]), row["num_accepted"]) for row in rows]
+
+
+def by_task(blocks: Sequence[Block]) -> dict[str, list[Block]]:
+    """Blocks of each task."""
+    found: defaultdict[str, list[Block]] = defaultdict(list)
+    for block in blocks:
+        found[block.task].append(block)
+    return dict(found)

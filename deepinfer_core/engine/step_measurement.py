@@ -1,0 +1,113 @@
+"""What decode steps take on this machine, measured before the first request (spec dspark 5.2)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import TYPE_CHECKING
+
+from deepinfer_core.backend.device import make_timer
+from deepinfer_core.config.architecture import BLOCK_TOKENS
+from deepinfer_core.logging import get_logger
+from deepinfer_core.runtime.batch import NO_COMPRESSED_ID, SequenceRows, int32_row
+from deepinfer_core.runtime.captured import row_sizes
+from deepinfer_core.runtime.drafter import DUMMY_SLOT
+from deepinfer_core.runtime.sampling_tensors import SamplingRow
+from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.scheduler.step_time import StepTimeModel
+
+if TYPE_CHECKING:
+    from deepinfer_core.engine.step_runner import StepExecutor
+    from deepinfer_core.runtime.drafter import Drafter
+    from deepinfer_core.runtime.model import BoundModel
+
+log = get_logger(__name__)
+
+_DUMMY_BLOCK = 0
+_POSITION = BLOCK_TOKENS - 1
+"""Of every measured row: the last one of its only block, so that the window is as full as one block allows."""
+_RUNS = 3
+_SECONDS = 3.0
+"""For both curves together, roughly: larger sizes are left out when it is over, and the curve goes on straight."""
+
+
+def measure_step_times(
+    model: BoundModel, executor: StepExecutor, drafter: Drafter, *, max_num_seqs: int, max_rows: int
+) -> StepTimeModel:
+    """Run decode steps and draft passes of many sizes on the dummy block and slot, whose contents nobody reads.
+
+    Every row stands for a sequence of its own with a random token, so that all experts are visited.
+
+    Args:
+        model: The model.
+        executor: Runs it.
+        drafter: Makes its drafts.
+        max_num_seqs: Sequences of a step at most.
+        max_rows: Rows of a decode step at most.
+    """
+    began = time.perf_counter()
+    numbers = random.Random(0)  # noqa: S311  # the same rows on every start
+    tokens = [numbers.randrange(model.architecture.vocab_size) for _ in range(max_rows)]
+    draft = _curve(model, max_num_seqs, lambda size: _draft(model, drafter, tokens[:size]), began + _SECONDS / 4)
+    forward = _curve(model, max_rows, lambda size: _forward(model, executor, tokens[:size]), began + _SECONDS)
+    log.info(
+        "adaptive drafts: steps of up to %d rows and drafts of up to %d sequences measured in %.1f s",
+        max(forward),
+        max(draft),
+        time.perf_counter() - began,
+    )
+    return StepTimeModel(forward, draft=draft, interpolate=not model.captures_graphs)
+
+
+def _curve(
+    model: BoundModel, largest: int, make: Callable[[int], Callable[[], object]], deadline: float
+) -> dict[int, float]:
+    """Size -> median seconds; two sizes at least."""
+    found: dict[int, float] = {}
+    for size in _sizes(largest):
+        if len(found) > 1 and time.perf_counter() > deadline:
+            break
+        work = make(size)
+        work()
+        timer = make_timer(model.device)
+        timer.mark()
+        for _ in range(_RUNS):
+            work()
+            timer.mark()
+        found[size] = median(timer.seconds())
+    return found
+
+
+def _sizes(largest: int) -> Iterator[int]:
+    """Every size that a recorded step can have up to the one that holds the largest."""
+    for size in row_sizes():
+        yield size
+        if size >= largest:
+            return
+
+
+def _forward(model: BoundModel, executor: StepExecutor, tokens: list[int]) -> Callable[[], object]:
+    lookback = model.lookback
+    rows = [
+        SequenceRows(
+            token_ids=[token],
+            compressed_ids=[model.compressed_map[token] if lookback else token],
+            start=_POSITION,
+            ngram_history=[NO_COMPRESSED_ID] * lookback,
+            state_slot=DUMMY_SLOT,
+            blocks=[_DUMMY_BLOCK],
+        )
+        for token in tokens
+    ]
+    return lambda: executor.forward(rows, prefill=False)
+
+
+def _draft(model: BoundModel, drafter: Drafter, tokens: list[int]) -> Callable[[], object]:
+    upload, count = model.device.upload, len(tokens)
+    ids, positions = upload(int32_row(tokens)), upload(int32_row([_POSITION] * count))
+    row = SamplingRow(params=SamplingParams(temperature=1.0), seed=0, position=_POSITION)
+    rows, slots = [row] * count, [DUMMY_SLOT] * count
+
+    return lambda: drafter.propose(ids, positions, slots, rows)
