@@ -18,7 +18,7 @@ def asked(accelerator: str, count: int) -> Asked:
     questions = heldout_prompts(accelerator, 60)
     shared = [token for ids in questions for token in ids][:PREFIX]
     return {
-        str(number): (shared + ids, SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))
+        str(number): (shared + ids, SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True))
         for number, ids in enumerate(questions[40 : 40 + count])
     }
 
@@ -33,19 +33,19 @@ def acceptance(engine: Engine, requests: Asked) -> tuple[float, Any]:
 
 @pytest.mark.parametrize("coupled", [True, False])
 def test_an_exact_hit_accepts_the_same_drafts(accelerator: str, coupled: bool) -> None:
-    requests = asked(accelerator, 6)
+    requests = asked(accelerator, 4)
     cold = acceptance(start(model(accelerator, coupled=coupled)), requests)
     engine = start(model(accelerator, coupled=coupled), prefix_cache="exact")
 
     warm = acceptance(engine, requests)
 
-    assert engine.scheduler.prefix_cache.counters.num_hit_tokens == 5 * PREFIX
+    assert engine.scheduler.prefix_cache.counters.num_hit_tokens == 3 * PREFIX
     assert warm == cold
 
 
 def test_a_replayed_hit_accepts_as_many_drafts(accelerator: str) -> None:
     """The last window of the hit passes the target again, so that its features are there."""
-    requests = asked(accelerator, 20)
+    requests = asked(accelerator, 14)
     cold, _ = acceptance(start(model(accelerator)), requests)
     engine = start(model(accelerator), prefix_cache="bounded", prefix_snapshots=0)
 
@@ -59,10 +59,11 @@ def test_a_replayed_hit_accepts_as_many_drafts(accelerator: str) -> None:
 def test_a_conversation_goes_on_behind_accepted_drafts(accelerator: str) -> None:
     """Blocks that drafts have filled are found by the next turn, and hold what a cold run computes."""
     prompt = [5 + (place * 7) % 900 for place in range(200)]
-    params = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True, logprobs=1)
+    params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+    short = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
     engine = start(model(accelerator), prefix_cache="bounded", prefix_snapshots=0)
     answer = finish(engine, {"a": (prompt, params)})["a"].outputs[0].token_ids
-    turn: Asked = {"b": ([*prompt, *answer, 11, 12], params)}
+    turn: Asked = {"b": ([*prompt, *answer, 11, 12], short)}
     plain = start(model(accelerator, 0), prefix_cache="bounded", prefix_snapshots=0)
     assert finish(plain, {"a": (prompt, params)})["a"].outputs[0].token_ids == answer
 
