@@ -138,6 +138,16 @@ def _projection(*cuts: tuple[int, int, int]) -> tuple[Setting, ...]:
     )
 
 
+def _block(block: int, rows: int, num_warps: int, num_stages: int) -> Setting:
+    """Another block of channels: sums in another order."""
+    tile = {"max_rows": _ALL, "rows": rows, "num_warps": num_warps, "num_stages": num_stages}
+    return Setting(
+        f"projection: block {block} rows {rows} warps {num_warps} stages {num_stages}",
+        "hyper_connection",
+        {"projection": {"block": block, "tile": [tile]}},
+    )
+
+
 def _norm(**changes: int) -> Setting:
     words = " ".join(f"{name} {value}" for name, value in changes.items())
     return Setting(f"norm: {words}", "hyper_connection", {"norm": changes})
@@ -174,11 +184,11 @@ def _attention(kind: str, *cuts: tuple[int, int, int]) -> tuple[Setting, ...]:
 
 _ONE_ROW_CUTS = (
     (64, 4, 1, True, 792),
-    (64, 4, 1, True, 1056),
-    (64, 4, 1, True, 3168),
+    (64, 4, 1, True, 1584),
+    (64, 4, 1, True, 6336),
     (128, 4, 1, True, 1188),
-    (128, 8, 1, True, 1056),
-    (128, 4, 3, False, 1056),
+    (128, 4, 1, True, 2376),
+    (128, 4, 1, True, 4752),
     (64, 4, 3, False, 2112),
 )
 _SELECT_CUTS = ((16384, 64), (8192, 32), (8192, 16), (8192, 8))
@@ -207,12 +217,6 @@ def _cases() -> tuple[Case, ...]:
     attend = partial(_measured, attention.measurements, "sparse_attention")
     within = _measured(indexer.measurements, "select_within", "prefill", "rows=4096 context=131072")
     scores = _measured(indexer.measurements, "index_scores", "prefill", "rows=4096 context=131072 ratio=1")
-    wide_tile = {"max_rows": _ALL, "rows": 64, "num_warps": 4, "num_stages": 2}
-    another_order = Setting(
-        "projection: block 64 rows 64 warps 4 stages 2",
-        "hyper_connection",
-        {"projection": {"block": 64, "tile": [wide_tile]}},
-    )
     return (
         Case("scores 64x131072", decode("rows=64 context=131072 ratio=1"), _scores("one", *_ONE_ROW_CUTS)),
         Case(
@@ -220,15 +224,12 @@ def _cases() -> tuple[Case, ...]:
             enter("rows=8192"),
             (
                 _HYPER,
-                *_projection((128, 8, 2), (128, 8, 4), (64, 4, 3), (64, 4, 4)),
-                *(_norm(rows_at_once=r) for r in (4096, 2048, 1024)),
-                _norm(rows=4, block=1024),
-                _norm(rows=8, block=512),
-                _norm(rows=16, block=512),
-                another_order,
+                *_projection((64, 4, 3)),
+                *(_block(64, *cut) for cut in ((64, 4, 2), (64, 4, 3), (128, 8, 2), (128, 8, 3), (32, 4, 3))),
+                _block(128, 64, 4, 2),
             ),
         ),
-        Case("enter 1", enter("rows=1"), (_HYPER, *_projection((64, 4, 3), (128, 8, 3)), _norm(mix_rows=8))),
+        Case("enter 1", enter("rows=1"), (_HYPER, _block(64, 64, 4, 2), _block(64, 64, 4, 4), _norm(mix_rows=8))),
         Case(
             "top_k 64x131072",
             top_k("rows=64 width=131072"),
@@ -241,35 +242,33 @@ def _cases() -> tuple[Case, ...]:
             row("rotate_store window", "rows=8192"),
             _tiles((1024, 2), (1024, 4), (512, 1), (4096, 8)),
         ),
-        Case("within 4096x131072", within, _scores("one", (128, 4, 1, True, 1188), (128, 4, 3, False, 1056))),
-        Case("scores 1x131072", decode("rows=1 context=131072 ratio=1"), _scores("one", *_ONE_ROW_CUTS[:2])),
+        Case("within 4096x131072", within, _scores("one", (64, 4, 1, True, 6336), (128, 4, 1, True, 2376))),
+        Case("scores 1x131072", decode("rows=1 context=131072 ratio=1"), _scores("one", *_ONE_ROW_CUTS[:-1])),
         Case("top_k 1x131072", top_k("rows=1 width=131072"), (_INDEXER, *_select((8192, 16)), *_maxima((512, 4)))),
         Case("top_k 4096x131072", top_k("rows=4096 width=131072"), (_INDEXER, *_select(*_SELECT_CUTS))),
-        Case("enter 256", enter("rows=256"), (_HYPER, *_projection((64, 4, 3), (128, 8, 3)))),
+        Case("enter 256", enter("rows=256"), (_HYPER, _block(64, 64, 4, 2), _block(64, 64, 4, 4))),
         Case("extend_window 8192", row("extend_window", "rows=8192"), _tiles((1024, 2), (512, 1))),
         Case(
             "rotate_store main 8192",
             row("rotate_store main", "rows=8192"),
-            _tiles(
-                (1024, 2),
-            ),
+            _tiles((1024, 2), (512, 1), (256, 1)),
         ),
         Case(
             "quantize mxfp4 8192",
             row("quantize mxfp4", "rows=8192"),
-            _tiles((1024, 4), (4096, 4), (4096, 8)),
+            _tiles((4096, 2), (8192, 4), (8192, 8), (2048, 2)),
         ),
         Case(
             "attention prefill 4096",
             attend("prefill", f"4096 rows, context {attention.CONTEXT}"),
-            _attention("prefill", (64, 8, 1), (32, 8, 2), (32, 8, 3), (32, 8, 4)),
+            _attention("prefill", (64, 4, 2)),
         ),
         Case(
             "attention decode 256",
             attend("decode", f"256 x 1 rows, context {attention.CONTEXT}"),
-            _attention("decode", (64, 8, 1), (32, 8, 2), (32, 8, 3)),
+            _attention("decode", (64, 4, 2)),
         ),
-        Case("scores prefill 4096x131072", scores, _scores("four", (64, 4, 1, True, 1056), (64, 4, 3, False, 1056))),
+        Case("scores prefill 4096x131072", scores, _scores("four", (64, 4, 1, True, 2112), (128, 8, 1, True, 1056))),
     )
 
 

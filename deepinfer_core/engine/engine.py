@@ -108,6 +108,7 @@ class Engine:
             num_free_blocks=scheduler.num_free_blocks,
             num_state_slots=num_state_slots,
             num_free_state_slots=scheduler.num_free_state_slots,
+            drafts=self.draft_log.total.metrics() if self.draft_log is not None else None,
         )
 
     @property

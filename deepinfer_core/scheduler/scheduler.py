@@ -83,6 +83,7 @@ class Scheduler:
             prefix_cache or PrefixCacheConfig(), self._memory.blocks, first_snapshot=num_state_slots + 1
         )
         self._drafts = drafts or VerifyAll(proposes=False)
+        self._last_proposed: bool | None = None
         self._batcher = Batcher(config, self._policy, self._memory, self.prefix_cache, self._drafts)
         self._deadlines = SortedQueue(by_deadline)
         self._unfinished: dict[str, list[Sequence]] = {}
@@ -277,11 +278,10 @@ class Scheduler:
     def _begin(self, plan: StepPlan) -> StepPlan:
         wanted = ((entry, self.prefix_cache.snapshot_slot(entry)) for entry in plan.entries)
         places = [(entry, slot) for entry, slot in wanted if slot is not None]
-        num_sampling = len(plan.sampling_entries)
         plan = replace(
             plan,
             snapshots=tuple((entry.sequence.state_slot, slot) for entry, slot in places),
-            proposes=num_sampling > 0 and self._drafts.proposes(num_sampling),
+            proposes=self._proposes(plan),
         )
         self._in_flight.append(plan)
         self._taking[plan] = places
@@ -290,6 +290,15 @@ class Scheduler:
         self._steps_in_a_row = Counter({plan.kind: self._steps_in_a_row[plan.kind] + 1})
         self._totals.count(plan)
         return plan
+
+    def _proposes(self, plan: StepPlan) -> bool:
+        """Whether drafts are made behind a step: decode steps are asked about, others follow the last of them."""
+        num_sampling = len(plan.sampling_entries)
+        if not num_sampling:
+            return False
+        if plan.decodes or self._last_proposed is None:
+            self._last_proposed = self._drafts.proposes(num_sampling)
+        return self._last_proposed
 
     def _end(self, plan: StepPlan) -> None:
         """The step does not use memory any more: what belonged to sequences that ended meanwhile may be free now."""
