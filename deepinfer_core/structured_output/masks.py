@@ -92,11 +92,13 @@ def _grammar_of(entry: tuple[LlguidanceMatcher, LLMatcher, int]) -> int:
 def fill_draft_masks(matcher: GrammarMatcher, drafts: Sequence[int], rows: MaskArray) -> int:
     """Fill a mask for the next token and one behind each draft token, up to the first that may not come.
 
-    The matcher is left as it was. Rows behind that token are not written: verification cannot reach them, because the
-    mask in front of it gives it no probability.
+    Drafts are walked by a clone: a limit of the compiler that only a draft meets is no concern of the output, and a
+    matcher never leaves an error. Rows behind a draft that may not come are not written: verification cannot reach
+    them, because the mask in front of it gives it no probability. The row behind a draft that met a limit, and those
+    behind that, allow nothing.
 
     Args:
-        matcher: Where the output stands.
+        matcher: Where the output stands; left as it was.
         drafts: Tokens that a draft proposes.
         rows: At least one more than drafts, ``[1 + len(drafts), ceil(V / 32)]``; written in place.
 
@@ -104,17 +106,20 @@ def fill_draft_masks(matcher: GrammarMatcher, drafts: Sequence[int], rows: MaskA
         Rows written.
 
     Raises:
-        RequestError: The grammar met a limit of the compiler.
+        RequestError: The grammar met a limit of the compiler before any draft.
     """
     words = words_of(rows)
-    num_accepted = 0
-    try:
-        matcher.fill_mask(words[0])
-        for draft in drafts:
-            if not matcher.accept(draft):
-                break
-            num_accepted += 1
-            matcher.fill_mask(words[num_accepted])
-    finally:
-        matcher.rollback(num_accepted)
-    return num_accepted + 1
+    matcher.fill_mask(words[0])
+    walker = matcher.clone()
+    for place, draft in enumerate(drafts, 1):
+        if not walker.accept(draft):
+            if not walker.error:
+                return place
+            words[place : len(drafts) + 1].fill(0)
+            break
+        try:
+            walker.fill_mask(words[place])
+        except RequestError:
+            words[place : len(drafts) + 1].fill(0)
+            break
+    return len(drafts) + 1

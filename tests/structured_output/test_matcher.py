@@ -269,3 +269,20 @@ def test_a_grammar_that_meets_a_limit_fails_alone() -> None:
     with pytest.raises(RequestError, match="structured_outputs: "):
         costly.fill_mask(masks[0])
     assert compiled(regex="a").warnings == ()
+
+
+def test_a_limit_that_only_a_draft_meets_is_no_concern_of_the_output() -> None:
+    compiler = GrammarCompiler(vocabulary(), limits=GrammarLimits(step_items=30), time_limit_s=120.0)
+    rule = StructuredOutputsParams(grammar="start: x\nx: x x | /a/ | /aa/ | /aaa/ | /aaaa/")
+    costly = compiler.compile(rule).matcher()
+    first = costly.clone()
+    rows = np.full((61, NUM_WORDS), 77, np.int32)
+
+    num_filled = fill_draft_masks(costly, [A] * 60, rows)
+
+    assert num_filled == 61
+    assert rows[0].any()
+    assert not rows[60].any()
+    assert costly.error == ""
+    assert costly.num_tokens == 0
+    assert allowed(costly) == allowed(first)
