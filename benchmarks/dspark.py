@@ -127,7 +127,7 @@ def _heldout(args: argparse.Namespace) -> tuple[OpenedModel, Callable[[str, int]
     opened = open_model("tiny", accelerator=args.accelerator, speculation=speculation)
 
     def measure(mode: str, sequences: int) -> Run:
-        number = max(3 * sequences, args.requests)
+        number = max(2 * sequences, args.requests)
         return run_heldout(opened, mode, sequences, num_requests=number, temperature=args.temperature)
 
     return opened, measure

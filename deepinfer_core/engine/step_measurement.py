@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from statistics import median
 from typing import TYPE_CHECKING
 
 from deepinfer_core.backend.device import make_timer
@@ -64,7 +63,7 @@ def measure_step_times(
 def _curve(
     model: BoundModel, largest: int, make: Callable[[int], Callable[[], object]], deadline: float
 ) -> dict[int, float]:
-    """Size -> median seconds; two sizes at least."""
+    """Size -> seconds of the fastest run, which others disturbed least; two sizes at least."""
     found: dict[int, float] = {}
     for size in _sizes(largest):
         if len(found) > 1 and time.perf_counter() > deadline:
@@ -76,7 +75,7 @@ def _curve(
         for _ in range(_RUNS):
             work()
             timer.mark()
-        found[size] = median(timer.seconds())
+        found[size] = min(timer.seconds())
     return found
 
 

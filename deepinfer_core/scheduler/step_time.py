@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
-from collections import defaultdict, deque
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from statistics import median
@@ -15,10 +15,10 @@ from deepinfer_core.scheduler.drafts import StepTiming
 
 log = get_logger(__name__)
 
-SLOPE_STEPS = 5000
-"""Steps that the context slope remembers."""
-SLOPE_SAMPLES = 10
-"""Steps of one size before that size counts."""
+FACTOR_STEPS = 64
+"""Steps of one size that its factor remembers."""
+FACTOR_SAMPLES = 5
+"""Steps of one size before its factor counts."""
 SAMPLER_STEPS = 9
 """Steps with the same number of sequences that the sampler's median remembers."""
 SAMPLER_SAMPLES = 5
@@ -30,14 +30,16 @@ NEAR = 2
 class StepTimeModel:
     """Predicts the seconds of a decode step from its sequences and rows (spec dspark 5.2).
 
-    ``seconds = base(rows) + slope * rows + sampler(sequences)``. The base curve is measured once, when nothing else
-    runs and contexts are short. The slope, never negative, is what longer contexts add for each row: the median over
-    measured sizes of the median of (measured - base) / rows. The sampler's part is the median of recent steps with as
-    many sequences, separately for steps that ran the draft module and steps that did not.
+    ``seconds = base(rows) * factor(rows) + sampler(sequences)``. The base curve is measured once, when nothing else
+    runs and contexts are short. The factor is what steps of about that size really take of it, longer contexts and a
+    busy machine included: the median of recent ones; for a size of which too few were seen, the median of the factors
+    of the others. (DeepInfer adds a slope for each row instead. What slows every step alike then looks like a price of
+    rows, and drafts are given up for it.) The sampler's part is the median of recent steps with as many sequences,
+    separately for steps that ran the draft module and steps that did not.
 
-    With captured graphs a step costs what the smallest graph that holds it costs, so rows are rounded up to a
-    measured size in the base curve and in the slope; with ``interpolate`` they are not. Above the largest size both
-    kinds go on as a straight line through the last two sizes.
+    With captured graphs a step costs what the smallest graph that holds it costs, so rows are rounded up to a measured
+    size in the base curve; with ``interpolate`` they are not. Above the largest size both kinds go on as a straight
+    line through the last two sizes.
 
     Not safe for threads; ``observe`` and every question take a few microseconds.
     """
@@ -72,7 +74,7 @@ class StepTimeModel:
             self._base = list(accumulate((_between(self._measured, measured_s, size) for size in self._sizes), max))
         self._tail = _tail(self._measured, measured_s)
         self._draft = _monotone(draft) if draft else None
-        self._slope = _ContextSlope()
+        self._factors = _Factors()
         self._samplers = {False: _SamplerTimes(), True: _SamplerTimes()}
         if self._base[0] == self._base[-1]:
             log.warning(
@@ -82,34 +84,38 @@ class StepTimeModel:
                 self._sizes[-1],
             )
 
-    @property
-    def slope_s(self) -> float:
-        """Seconds that contexts add for each row, as learnt so far."""
-        return self._slope.value
-
     def seconds(self, num_sequences: int, num_rows: int, *, proposes: bool) -> float:
         """Of a whole step; ``proposes`` says whether the draft module runs behind it."""
         return self.forward_s(num_rows) + self.sample_s(num_sequences, proposes=proposes)
 
+    def factor(self, num_rows: int) -> float:
+        """What a forward pass of about so many rows takes of the time that was measured at the start."""
+        return self._factors.of(self._group(num_rows))
+
     def forward_s(self, num_rows: int) -> float:
         """Of the forward pass over so many rows."""
-        place = bisect_left(self._sizes, num_rows)
-        if place < len(self._sizes):
-            return self._base[place] + self._slope.value * self._sizes[place]
-        return self._base[-1] + self._tail * (num_rows - self._sizes[-1]) + self._slope.value * num_rows
+        return self._base_s(num_rows) * self.factor(num_rows)
 
     def corners(self, fewest: int, most: int) -> list[tuple[int, float]]:
         """The steps among which the fullest one of each price is.
 
         Returns:
-            Numbers of rows, ascending and ending with ``most``, and the seconds of their forward passes.
+            Numbers of rows, ascending and ending with ``most``, and the seconds of their forward passes, which never
+            fall.
         """
         first, last = bisect_left(self._sizes, fewest), bisect_left(self._sizes, most)
-        slope = self._slope.value
-        sizes = self._sizes[first:last]
-        known = [(rows, base + slope * rows) for rows, base in zip(sizes, self._base[first:last], strict=True)]
-        beyond = range(max(fewest, self._sizes[-1] + 1), most)
-        return known + [(rows, self.forward_s(rows)) for rows in (*beyond, most)]
+        rows = [*self._sizes[first:last], *range(max(fewest, self._sizes[-1] + 1), most), most]
+        return list(zip(rows, accumulate(map(self.forward_s, rows), max), strict=True))
+
+    def _base_s(self, num_rows: int) -> float:
+        place = bisect_left(self._sizes, num_rows)
+        if place < len(self._sizes):
+            return self._base[place]
+        return self._base[-1] + self._tail * (num_rows - self._sizes[-1])
+
+    def _group(self, num_rows: int) -> int:
+        """The measured size whose factor counts."""
+        return min(bisect_left(self._measured, num_rows), len(self._measured) - 1)
 
     def sample_s(self, num_sequences: int, *, proposes: bool) -> float:
         """From the end of the forward pass until tokens, and drafts if there are any, are chosen."""
@@ -132,50 +138,34 @@ class StepTimeModel:
         return self._draft is not None or self._samplers[False].is_near(num_sequences)
 
     def observe(self, timing: StepTiming) -> None:
-        """Learn from a step; a time that is not a number or below 0 says nothing."""
+        """Learn from a step; a time that is not a number or below 0 says nothing, nor a forward pass of no time."""
         if timing.num_rows < 1 or timing.num_sequences < 1:
             return
-        if 0.0 <= timing.forward_s < math.inf:
-            self._observe_forward(timing.num_rows, timing.forward_s)
+        if 0.0 < timing.forward_s < math.inf:
+            self._factors.add(self._group(timing.num_rows), timing.forward_s / self._base_s(timing.num_rows))
         if 0.0 <= timing.sample_s < math.inf:
             self._samplers[timing.proposed].add(timing.num_sequences, timing.sample_s)
 
-    def _observe_forward(self, num_rows: int, forward_s: float) -> None:
-        """The base is what the model predicts without its slope."""
-        place = bisect_left(self._sizes, num_rows)
-        num_paid = self._sizes[place] if place < len(self._sizes) else num_rows
-        base_s = self.forward_s(num_rows) - self._slope.value * num_paid
-        group = min(bisect_left(self._measured, num_rows), len(self._measured) - 1)
-        self._slope.add(group, (forward_s - base_s) / num_paid)
 
-
-class _ContextSlope:
-    """Median over sizes of medians over steps; each size keeps its steps sorted, so that nothing is sorted again."""
+class _Factors:
+    """Median of what recent steps took of their base, by measured size."""
 
     def __init__(self) -> None:
-        self.value = 0.0
-        self._steps = deque[tuple[int, float]]()
-        self._sorted = defaultdict[int, list[float]](list)
+        self._recent: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
+        self._usual = 1.0
 
-    def add(self, size: int, residual: float) -> None:
-        """Take a step's seconds above its base for each row, and forget the oldest one."""
-        self._steps.append((size, residual))
-        insort(self._sorted[size], residual)
-        self._update(size)
-        if len(self._steps) > SLOPE_STEPS:
-            oldest, residual = self._steps.popleft()
-            del self._sorted[oldest][bisect_left(self._sorted[oldest], residual)]
-            self._update(oldest)
-        self.value = max(0.0, median(self._medians.values())) if self._medians else 0.0
+    def of(self, group: int) -> float:
+        """Of a size: its own, or that of the others; 1 as long as nothing is known."""
+        return self._medians.get(group, self._usual)
 
-    def _update(self, size: int) -> None:
-        values = self._sorted[size]
-        if len(values) < SLOPE_SAMPLES:
-            self._medians.pop(size, None)
-        else:
-            half = len(values) // 2
-            self._medians[size] = (values[half] + values[~half]) / 2
+    def add(self, group: int, ratio: float) -> None:
+        """Take one step."""
+        recent = self._recent.setdefault(group, deque(maxlen=FACTOR_STEPS))
+        recent.append(ratio)
+        if len(recent) >= FACTOR_SAMPLES:
+            self._medians[group] = median(recent)
+            self._usual = median(self._medians.values())
 
 
 class _SamplerTimes:

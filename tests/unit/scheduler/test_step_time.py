@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.scheduler.drafts import StepTiming
-from deepinfer_core.scheduler.step_time import SAMPLER_SAMPLES, SLOPE_SAMPLES, SLOPE_STEPS, StepTimeModel
+from deepinfer_core.scheduler.step_time import FACTOR_SAMPLES, FACTOR_STEPS, SAMPLER_SAMPLES, StepTimeModel
 
 CURVE = {1: 1.0, 4: 2.0, 8: 4.0}
 
@@ -90,55 +90,57 @@ def test_other_curves_are_not_reported(caplog: pytest.LogCaptureFixture) -> None
     assert not caplog.records
 
 
-def test_contexts_make_rows_dearer_once_a_size_has_enough_steps() -> None:
+def test_what_steps_take_counts_once_a_size_has_enough_of_them() -> None:
     model = StepTimeModel(CURVE)
 
-    observe(model, SLOPE_SAMPLES - 1, num_rows=3, forward_s=2.4)
+    observe(model, FACTOR_SAMPLES - 1, num_rows=3, forward_s=2.4)
     assert model.forward_s(3) == 2.0
     observe(model, 1, num_rows=3, forward_s=2.4)
 
-    assert model.slope_s == pytest.approx(0.1)
-    assert [model.forward_s(rows) for rows in (1, 3, 8, 10)] == pytest.approx([1.1, 2.4, 4.8, 6.0])
+    assert [model.forward_s(rows) for rows in (1, 3, 8, 10)] == pytest.approx([1.2, 2.4, 4.8, 6.0])
 
 
-def test_sizes_weigh_alike_however_many_steps_they_had() -> None:
-    model = StepTimeModel(CURVE)
+def test_each_size_has_its_own_factor_and_others_the_median() -> None:
+    model = StepTimeModel({1: 1.0, 4: 2.0, 8: 4.0, 16: 8.0})
 
     observe(model, 500, num_rows=1, forward_s=1.1)
-    observe(model, 10, num_rows=4, forward_s=2.8)
-    observe(model, 10, num_rows=8, forward_s=6.4)
+    observe(model, 10, num_rows=4, forward_s=4.0)
+    observe(model, 10, num_rows=8, forward_s=2.0)
 
-    assert model.slope_s == pytest.approx(0.2)
+    assert [model.factor(rows) for rows in (1, 3, 4, 7, 16)] == pytest.approx([1.1, 2.0, 2.0, 0.5, 1.1])
 
 
-def test_faster_than_measured_is_no_slope() -> None:
+def test_prices_never_fall_with_rows() -> None:
     model = StepTimeModel(CURVE)
 
-    observe(model, 50, num_rows=4, forward_s=1.0)
+    observe(model, 10, num_rows=8, forward_s=0.1)
+    observe(model, 10, num_rows=4, forward_s=3.0)
 
-    assert model.slope_s == 0.0
+    prices = [seconds for _, seconds in model.corners(1, 8)]
+    assert prices == sorted(prices)
 
 
 def test_old_steps_are_forgotten() -> None:
     model = StepTimeModel(CURVE)
 
-    observe(model, SLOPE_STEPS, num_rows=4, forward_s=2.4)
-    observe(model, SLOPE_STEPS - 5, num_rows=8, forward_s=5.6)
+    observe(model, FACTOR_STEPS, num_rows=4, forward_s=20.0)
+    observe(model, FACTOR_STEPS // 2 + 1, num_rows=4, forward_s=2.4)
 
-    assert model.slope_s == pytest.approx(0.2)  # five steps of the other size are too few to count
+    assert model.factor(4) == pytest.approx(1.2)
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 3, 4, 8, 11]), st.floats(0.5, 9.0)), max_size=80))
-def test_slope_is_the_median_of_medians(steps: list[tuple[int, float]]) -> None:
+def test_factor_is_a_median(steps: list[tuple[int, float]]) -> None:
     model, samples = StepTimeModel(CURVE), dict[int, list[float]]()
     for rows, seconds in steps:
-        paid = rows if rows > 8 else next(size for size in CURVE if size >= rows)
-        base = 4.0 + 0.5 * (rows - 8) if rows > 8 else CURVE[paid]
-        samples.setdefault(min(paid, 8), []).append((seconds - base) / paid)
+        size = next((size for size in CURVE if size >= rows), 8)
+        base = 4.0 + 0.5 * (rows - 8) if rows > 8 else CURVE[size]
+        samples.setdefault(size, []).append(seconds / base)
         model.observe(timing(rows, seconds))
 
-    medians = [median(values) for values in samples.values() if len(values) >= SLOPE_SAMPLES]
-    assert model.slope_s == pytest.approx(max(0.0, median(medians)) if medians else 0.0)
+    known = {size: median(values[-FACTOR_STEPS:]) for size, values in samples.items() if len(values) >= FACTOR_SAMPLES}
+    usual = median(known.values()) if known else 1.0
+    assert [model.factor(size) for size in CURVE] == pytest.approx([known.get(size, usual) for size in CURVE])
 
 
 @pytest.mark.parametrize("bad", [math.nan, -1.0, math.inf])
@@ -147,7 +149,8 @@ def test_times_that_are_none_teach_nothing(bad: float) -> None:
 
     observe(model, 20, forward_s=bad, sample_s=bad)
 
-    assert model.slope_s == model.sample_s(1, proposes=True) == 0.0
+    assert model.factor(1) == 1.0
+    assert model.sample_s(1, proposes=True) == 0.0
 
 
 def test_sampler_is_the_median_of_the_last_steps_with_as_many_sequences() -> None:
