@@ -62,6 +62,15 @@ def filtered_scan(vocab_size: int) -> VocabularyBlocks:
     return _blocks("filtered_scan", vocab_size)
 
 
+def race_scan(vocab_size: int) -> VocabularyBlocks:
+    """For programs that have a few blocks of a row each and hash its tokens by pairs; the same in the interpreter."""
+    choice = _choices()["race_scan"]
+    block = min(choice["elements"], max(power_of_two(vocab_size), 2))
+    return VocabularyBlocks(
+        vocab_size=vocab_size, block=block, num_warps=choice["num_warps"], num_stages=choice["num_stages"]
+    )
+
+
 def elementwise(vocab_size: int) -> VocabularyBlocks:
     """For a program that has one block of a row."""
     return _blocks("elementwise", vocab_size)

@@ -45,6 +45,7 @@ MODULES = (
     "sampling.finite_rows",
     "sampling.greedy",
     "sampling.process_logits",
+    "sampling.race",
     "sampling.sample",
     "sampling.top_logprobs",
     "speculation.accept_prefix",

@@ -84,6 +84,10 @@ if HAS_NUMBA:
         flags = {"contract", "reassoc", "nsz"}
         return njit(cache=True, nogil=True, error_model="numpy", fastmath=flags)(function)
 
+    def exact_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same for results that every device must give to the bit: each operation is rounded by itself."""
+        return njit(cache=True, nogil=True, error_model="numpy")(function)
+
     @intrinsic
     def _bitcast_to_int(context: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -143,7 +147,7 @@ else:
         """Leave the function as it is."""
         return function
 
-    reduction = kernel
+    reduction = exact_kernel = kernel
 
 bits, number, widened, narrowed = _bits, _number, _widened, _narrowed
 

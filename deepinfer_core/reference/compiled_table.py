@@ -32,6 +32,7 @@ from deepinfer_core.ops.norm.rms_norm_quantize import rms_norm_quantize
 from deepinfer_core.ops.quantize.quantize import quantize
 from deepinfer_core.ops.rotary.apply_rotary import apply_rotary
 from deepinfer_core.ops.sampling.greedy import greedy
+from deepinfer_core.ops.sampling.race import race
 from deepinfer_core.ops.speculation.confidence import confidence
 from deepinfer_core.ops.speculation.markov_logits import markov_logits
 from deepinfer_core.reference.compiled_attention import (
@@ -55,6 +56,7 @@ from deepinfer_core.reference.compiled_products import (
     run_linear,
     run_vocabulary_logits,
 )
+from deepinfer_core.reference.compiled_race import run_race
 from deepinfer_core.reference.compiled_routing import run_compress_pairs, run_route, run_select_experts
 from deepinfer_core.reference.compiled_rows import (
     run_apply_rotary,
@@ -113,6 +115,7 @@ COMPILED: Mapping[Op[..., Any], tuple[Implementation, ...]] = {
     ngram_context: _by_step(run_ngram_context),
     project_output: _with_products(run_project_output, pack_output_maps),
     quantize: _by_row(run_quantize, _POWER_OF_TWO_SCALES),
+    race: _by_row(run_race),
     rms_norm: _by_row(run_rms_norm),
     rms_norm_quantize: _by_row(run_rms_norm_quantize, _POWER_OF_TWO_SCALES),
     rotate_store: _by_row(run_rotate_store),

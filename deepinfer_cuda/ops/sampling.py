@@ -13,6 +13,7 @@ from deepinfer_core.ops.sampling.apply_token_mask import apply_token_mask, num_m
 from deepinfer_core.ops.sampling.finite_rows import finite_rows
 from deepinfer_core.ops.sampling.greedy import greedy
 from deepinfer_core.ops.sampling.process_logits import process_logits
+from deepinfer_core.ops.sampling.race import race
 from deepinfer_core.ops.sampling.sample import sample
 from deepinfer_core.ops.sampling.top_logprobs import top_logprobs
 from deepinfer_cuda.kernels.apply_logit_bias import apply_logit_bias_kernel
@@ -21,14 +22,17 @@ from deepinfer_cuda.kernels.apply_token_mask import apply_token_mask_kernel
 from deepinfer_cuda.kernels.finite_rows import finite_rows_kernel
 from deepinfer_cuda.kernels.greedy import greedy_kernel
 from deepinfer_cuda.kernels.process_logits import process_logits_kernel
+from deepinfer_cuda.kernels.race import race_parts_kernel, race_winner_kernel
 from deepinfer_cuda.kernels.sample import sample_kernel
 from deepinfer_cuda.kernels.top_logprobs import top_logprobs_kernel
 from deepinfer_cuda.launch import launch
-from deepinfer_cuda.row_tiles import flat_rows
-from deepinfer_cuda.vocabulary_blocks import elementwise, filtered_scan, float32_scan, float64_scan
+from deepinfer_cuda.row_tiles import flat_rows, power_of_two
+from deepinfer_cuda.vocabulary_blocks import elementwise, filtered_scan, float32_scan, float64_scan, race_scan
 
 _BIAS_PLACES = 128
 """Biases that a program looks at in one load."""
+_BLOCKS_OF_A_PART = 8
+"""Blocks of a row that one program of a race has."""
 
 
 def run_apply_logit_bias(logits: Tensor, ids: Tensor, values: Tensor) -> Tensor:
@@ -132,6 +136,26 @@ def run_process_logits(
     return result
 
 
+def run_race(logprobs: Tensor, seeds: Tensor, positions: Tensor, *, purpose: int) -> Tensor:
+    """``sampling.race``."""
+    rows, stride = flat_rows(logprobs)
+    blocks = race_scan(logprobs.shape[1])
+    parts = -(-blocks.count // _BLOCKS_OF_A_PART)
+    times = torch.empty((len(rows), parts), dtype=torch.float64, device=logprobs.device)
+    tokens = torch.empty((len(rows), parts), dtype=torch.int32, device=logprobs.device)
+    result = torch.empty(len(rows), dtype=torch.int32, device=logprobs.device)
+    launch(
+        race_parts_kernel,
+        (len(rows), parts),
+        *(rows, seeds.contiguous(), positions.contiguous(), times, tokens, stride, purpose),
+        PART=_BLOCKS_OF_A_PART * blocks.block,
+        **blocks.settings,
+    )
+    settings = {"PARTS": parts, "PADDED": power_of_two(parts), "num_warps": 1}
+    launch(race_winner_kernel, (len(rows),), times, tokens, result, **settings)
+    return result
+
+
 def run_sample(logprobs: Tensor, seeds: Tensor, positions: Tensor, *, purpose: int) -> Tensor:
     """``sampling.sample``."""
     rows, stride = flat_rows(logprobs)
@@ -179,6 +203,7 @@ IMPLEMENTATIONS = {
     finite_rows: (Implementation(run_finite_rows, row_invariant=True),),
     greedy: (Implementation(run_greedy, row_invariant=True),),
     process_logits: (Implementation(run_process_logits, row_invariant=True),),
+    race: (Implementation(run_race, row_invariant=True),),
     sample: (Implementation(run_sample, row_invariant=True),),
     top_logprobs: (Implementation(run_top_logprobs, row_invariant=True),),
 }

@@ -11,6 +11,7 @@ from deepinfer_cuda.ops.sampling import (
     run_finite_rows,
     run_greedy,
     run_process_logits,
+    run_race,
     run_sample,
     run_top_logprobs,
 )
@@ -48,6 +49,7 @@ CALLS = {
     "greedy": lambda: run_greedy(_logits()),
     "process_logits": lambda: run_process_logits(_logits(), _meta(_ROWS), _int32(_ROWS), _meta(_ROWS), _meta(_ROWS)),
     "process_logits_temperature": lambda: run_process_logits(_logits(), _meta(_ROWS)),
+    "race": lambda: run_race(_logits(), _seeds(), _int32(_ROWS), purpose=0),
     "sample": lambda: run_sample(_logits(), _seeds(), _int32(_ROWS), purpose=0),
     "top_logprobs": lambda: run_top_logprobs(_logits(), _int32(_ROWS), n=20),
 }

@@ -117,6 +117,12 @@ class Verifier(Protocol):
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
+class Drawer(Protocol):
+    """What ``sampling.sample`` and ``sampling.race`` are."""
+
+    def __call__(self, logprobs: Tensor, seeds: Tensor, positions: Tensor, /, *, purpose: int) -> Tensor: ...
+
+
 def keyed_by_anchor(anchor: Tensor, index: int) -> tuple[Tensor, int]:
     """Position and purpose of the random numbers of a draft, as :data:`DRAFT` says."""
     return anchor, DRAFT + index
@@ -129,12 +135,14 @@ class Conduct:
     Attributes:
         verify: Judges rows.
         draft_numbers: Position and purpose for the draft with an index after an anchor's position.
+        draw: Draws drafts.
         masks_every_row: ``min_tokens`` counts the tokens that precede each row; else those that precede the step.
         stops_in_order: Tokens behind a stop token are dropped; else those of the same block count.
     """
 
     verify: Verifier = verify
     draft_numbers: Callable[[Tensor, int], tuple[Tensor, int]] = keyed_by_anchor
+    draw: Drawer = sample
     masks_every_row: bool = True
     stops_in_order: bool = True
 
@@ -181,13 +189,13 @@ def _start(world: World, num_groups: int, num_requests: int, rules: Rules) -> St
     )
 
 
-def plain(world: World, seeds: Tensor, rules: Rules) -> Tensor:
+def plain(world: World, seeds: Tensor, rules: Rules, draw: Drawer = sample) -> Tensor:
     """Texts ``[G, R, max_tokens]`` one token at a time: what :class:`Decoder` must be distributed like."""
     num_groups, num_requests = seeds.shape
     state, flat = _start(world, num_groups, num_requests, rules), seeds.reshape(-1)
     for number in range(rules.max_tokens):
         position = torch.full_like(state.context, PROMPT_TOKENS + number).int()
-        token = sample(world.target[int(number < rules.min_tokens), state.context], flat, position, purpose=DRAW)
+        token = draw(world.target[int(number < rules.min_tokens), state.context], flat, position, purpose=DRAW)
         state.texts[:, number] = torch.where(state.done, NO_TOKEN, token)
         state.context = world.after(state.context, token.long())
         state.done |= token == rules.stop
@@ -319,7 +327,7 @@ def propose(world: World, context: Tensor, seeds: Tensor, anchor: Tensor, conduc
     for index in range(world.gamma):
         logprobs.append(world.draft[context, index, previous])
         position, purpose = conduct.draft_numbers(anchor, index)
-        token = sample(logprobs[-1], seeds, position.int(), purpose=purpose).long()
+        token = conduct.draw(logprobs[-1], seeds, position.int(), purpose=purpose).long()
         chances.append(world.confidence[context, index, token if world.peeks else previous])
         if world.peeks or index < world.gamma - 1:
             code = code + token * world.num_contexts * world.vocab**index

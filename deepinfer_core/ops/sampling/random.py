@@ -58,11 +58,20 @@ def random_words(seeds: Tensor, positions: Tensor, purpose: Tensor | int) -> Ten
     Returns:
         ``[4, T]`` int64 words below 2^32.
     """
-    position = positions.long() & _WORD
-    counter = torch.zeros(4, *position.shape, dtype=torch.int64, device=position.device)
-    counter[0] = position
-    counter[1] = purpose
-    return philox(counter, torch.stack((seeds & _WORD, (seeds >> 32) & _WORD)))
+    return counted_words(seeds, positions, purpose, 0, 0)
+
+
+def counted_words(
+    seeds: Tensor, positions: Tensor, purpose: Tensor | int, third: Tensor | int, fourth: Tensor | int
+) -> Tensor:
+    """Random words ``[4, ...]``: key = seed, counter = (position, purpose, third, fourth), all broadcast together."""
+    parts = (positions.long() & _WORD, purpose, third, fourth)
+    shape = torch.broadcast_shapes(seeds.shape, *(part.shape for part in parts if isinstance(part, Tensor)))
+    counter = torch.empty(4, *shape, dtype=torch.int64, device=positions.device)
+    for word, part in enumerate(parts):
+        counter[word] = part
+    key = torch.stack((seeds & _WORD, (seeds >> 32) & _WORD)).expand(2, *shape)
+    return philox(counter.reshape(4, -1), key.reshape(2, -1)).reshape(4, *shape)
 
 
 def uniform_below(total: Tensor, words: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from deepinfer_core.ops.sampling.apply_token_mask import apply_token_mask
 from deepinfer_core.ops.sampling.finite_rows import finite_rows
 from deepinfer_core.ops.sampling.greedy import greedy
 from deepinfer_core.ops.sampling.process_logits import process_logits
+from deepinfer_core.ops.sampling.race import race
 from deepinfer_core.ops.sampling.sample import sample
 from deepinfer_core.ops.sampling.top_logprobs import top_logprobs
 from deepinfer_core.ops.speculation.accept_prefix import accept_prefix
@@ -34,6 +35,7 @@ OPS = (
     apply_penalties,
     process_logits,
     sample,
+    race,
     top_logprobs,
     draft_features,
     markov_logits,
