@@ -105,7 +105,7 @@ def _summary(runs: Sequence[Run]) -> dict[str, Any]:
     last = runs[-1]
     blocks = sum(row[0] for run in runs for row in run.by_task.values())
     plans = [seconds for run in runs for seconds in run.plan_s]
-    with_drafts = sum(rows > run.sequences for run in runs for rows in run.timeline)
+    with_drafts = sum(run.num_with_drafts for run in runs)
     return {
         "tokens_per_s": [run.tokens_per_s for run in runs],
         "tokens_per_step": sum(run.num_tokens for run in runs) / max(sum(run.num_steps for run in runs), 1),

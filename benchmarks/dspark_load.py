@@ -1,4 +1,4 @@
-"""Decode throughput under one way of drafting: real requests of the tiny model, or the slice with acceptance simulated."""
+"""Decode throughput under one way of drafting: real requests of the tiny model, or the slice with simulated drafts."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Run:
         num_verified: Drafts that they verified.
         num_accepted: Drafts that became output.
         num_rows: Their rows.
+        num_with_drafts: Steps in which some draft was verified.
         timeline: Rows of each step.
         plan_s: Seconds in which each was planned.
         by_task: Blocks, verified and accepted drafts of each task.
@@ -49,6 +50,7 @@ class Run:
     num_verified: int = 0
     num_accepted: int = 0
     num_rows: int = 0
+    num_with_drafts: int = 0
     timeline: list[int] = field(default_factory=list)
     plan_s: list[float] = field(default_factory=list)
     by_task: dict[str, list[int]] = field(default_factory=dict)
@@ -98,6 +100,7 @@ def watch(engine: Engine, run: Run, tasks: Callable[[str], str]) -> None:
         if entries and len(entries) == len(touched):
             run.decode_s += seconds
             run.num_steps += 1
+            run.num_with_drafts += any(entry.has_drafts for entry in entries)
             run.num_rows += sum(entry.num_tokens for entry in entries)
             run.timeline.append(sum(entry.num_tokens for entry in entries))
             run.num_tokens += engine._counters.num_generated_tokens - state["tokens"]  # noqa: SLF001

@@ -24,7 +24,7 @@ class Block:
     Attributes:
         task: Of the prompt.
         logits: Of the confidence of each draft.
-        num_accepted: Drafts that stood.
+        num_accepted: Drafts that became output; a block in which an answer ends counts as one that is rejected there.
     """
 
     task: str
@@ -46,7 +46,7 @@ def record_blocks(opened: OpenedModel, *, temperature: float, repeats: int = 1) 
         repeats: Runs of each prompt, with other seeds.
 
     Returns:
-        Blocks of which every draft was judged: those at the end of an answer are left out.
+        All blocks.
     """
     items = heldout() * repeats
     engine = Engine(opened, EngineConfig(model="tiny", max_num_seqs=16, speculative_config={"verification": "fixed"}))
@@ -60,11 +60,7 @@ def record_blocks(opened: OpenedModel, *, temperature: float, repeats: int = 1) 
     for _ in engine.run():
         pass
     engine.close()
-    return [
-        Block(items[int(one.request_id)]["task"], one.confidence_logits, one.num_accepted)
-        for one in found
-        if one.num_verified == len(one.confidence_logits)
-    ]
+    return [Block(items[int(one.request_id)]["task"], one.confidence_logits, one.num_accepted) for one in found]
 
 
 def write_blocks(blocks: Sequence[Block], file: Path) -> None:

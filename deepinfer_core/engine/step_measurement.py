@@ -29,7 +29,8 @@ _POSITION = BLOCK_TOKENS - 1
 """Of every measured row: the last one of its only block, so that the window is as full as one block allows."""
 _RUNS = 3
 _SECONDS = 3.0
-"""For both curves together, roughly: larger sizes are left out when it is over, and the curve goes on straight."""
+"""Of measured runs, for both curves together: when they are over, larger sizes are left out, and the curve goes on
+straight. What the first run of a size takes, where it is recorded, does not count."""
 
 
 def measure_step_times(
@@ -49,8 +50,8 @@ def measure_step_times(
     began = time.perf_counter()
     numbers = random.Random(0)  # noqa: S311  # the same rows on every start
     tokens = [numbers.randrange(model.architecture.vocab_size) for _ in range(max_rows)]
-    draft = _curve(model, max_num_seqs, lambda size: _draft(model, drafter, tokens[:size]), began + _SECONDS / 4)
-    forward = _curve(model, max_rows, lambda size: _forward(model, executor, tokens[:size]), began + _SECONDS)
+    draft = _curve(model, max_num_seqs, lambda size: _draft(model, drafter, tokens[:size]), _SECONDS / 4)
+    forward = _curve(model, max_rows, lambda size: _forward(model, executor, tokens[:size]), _SECONDS * 3 / 4)
     log.info(
         "adaptive drafts: steps of up to %d rows and drafts of up to %d sequences measured in %.1f s",
         max(forward),
@@ -61,12 +62,13 @@ def measure_step_times(
 
 
 def _curve(
-    model: BoundModel, largest: int, make: Callable[[int], Callable[[], object]], deadline: float
+    model: BoundModel, largest: int, make: Callable[[int], Callable[[], object]], limit_s: float
 ) -> dict[int, float]:
     """Size -> seconds of the fastest run, which others disturbed least; two sizes at least."""
     found: dict[int, float] = {}
+    spent_s = 0.0
     for size in _sizes(largest):
-        if len(found) > 1 and time.perf_counter() > deadline:
+        if len(found) > 1 and spent_s > limit_s:
             break
         work = make(size)
         work()
@@ -75,7 +77,9 @@ def _curve(
         for _ in range(_RUNS):
             work()
             timer.mark()
-        found[size] = min(timer.seconds())
+        seconds = timer.seconds()
+        spent_s += sum(seconds)
+        found[size] = min(seconds)
     return found
 
 
