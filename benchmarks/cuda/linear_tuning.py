@@ -1,13 +1,17 @@
 """Time of the products with other tiles: figures for ``tuning/linear.toml``.
 
     python benchmarks/cuda/linear_tuning.py [--projection NAME ...] [--rows M ...]
+    python benchmarks/cuda/linear_tuning.py --variants [--output FILE.json] [--seconds 110]
 
-Needs a GPU. A line is one tile; the first for a projection and a number of rows is the table's.
+Needs a GPU. A line is one tile; the first for a projection and a number of rows is the table's. ``--variants`` times
+chosen ways (``linear_variants.py``) in which more than the tile differs, all compiled first in several processes, and
+compares each bit by bit with version 1's. When the seconds are over, what is left is not measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from linear import HIDDEN, PROJECTIONS, VOCABULARY, Projection, random_rows, random_weight
+from linear_variants import ROWS, time_variants
 from measure import Work, time_us
 
 from deepinfer_cuda.ops.linear import dense_product, fp8_product
@@ -51,11 +56,18 @@ HEAD_CUTS: dict[int, tuple[Cut, ...]] = {
 def main() -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--projection", nargs="+", default=[*(p.name for p in PROJECTIONS), "head"], help="projections to time"
-    )
-    parser.add_argument("--rows", nargs="+", type=int, default=list(FP8_CUTS), help="rows of x")
+    names = [projection.name for projection in PROJECTIONS]
+    parser.add_argument("--projection", nargs="+", help="projections to time (without --variants the head too)")
+    parser.add_argument("--rows", nargs="+", type=int, help="rows of x")
+    parser.add_argument("--variants", action="store_true", help="time the chosen variants")
+    parser.add_argument("--output", type=Path, help="file for the figures of the variants")
+    parser.add_argument("--seconds", type=float, default=110.0)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that compile variants")
     args = parser.parse_args()
+    if args.variants:
+        chosen = args.projection or [name for name in names if name != "query_b_index"]
+        return time_variants(args.rows or list(ROWS), chosen, args.output, args.seconds, args.processes)
+    args.projection, args.rows = args.projection or [*names, "head"], args.rows or list(FP8_CUTS)
     for projection in PROJECTIONS:
         if projection.name in args.projection:
             _time_projection(projection, args.rows)

@@ -14,7 +14,9 @@ from deepinfer_cuda.kernels.number_formats import e4m3_to_float, power_of_two
 from deepinfer_cuda.kernels.product_tiles import (
     SUM_TYPE,
     add_product,
+    after_launch_before,
     banded_tile,
+    before_next_launch,
     split_bound,
     store_transposed,
 )
@@ -47,7 +49,7 @@ def _sum_of_products(
     WIDTH: tl.constexpr, X_WIDTH: tl.constexpr, SPLITS: tl.constexpr, SCALED: tl.constexpr,
     BLOCK_OUT: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
-    """One part of the channels: ``[BLOCK_OUT, BLOCK_ROWS]`` float32, in units of the decoded weight."""
+    """One part of the channels: ``[BLOCK_OUT, BLOCK_ROWS]`` float32."""
     total = tl.zeros((BLOCK_OUT, BLOCK_ROWS), SUM_TYPE)
     first = split_bound(split, WIDTH, SPLITS) // BLOCK_IN
     last = split_bound(split + 1, WIDTH, SPLITS) // BLOCK_IN
@@ -59,7 +61,7 @@ def _sum_of_products(
         else:
             x = _dense_rows(x_ptr, row, start, x_row_stride, WIDTH, X_WIDTH, BLOCK_IN)
         total = settled(add_product(weight, x.T, total))
-    return total
+    return total.to(tl.float32) * WEIGHT_UNIT
 
 
 @triton.jit
@@ -67,6 +69,7 @@ def fp8_linear_kernel(
     x_ptr, scale_ptr, weight_ptr, factor_ptr, result_ptr,
     num_rows, num_out, x_row_stride, scale_row_stride, result_row_stride,
     WIDTH: tl.constexpr, X_WIDTH: tl.constexpr, SPLITS: tl.constexpr, SPREAD: tl.constexpr, SCALED: tl.constexpr,
+    CHAINED: tl.constexpr,
     BLOCK_OUT: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_IN: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
     """Grid: tiles of the result, groups, and - where ``SPREAD`` - parts of the channels, each with a result of its own.
@@ -87,6 +90,7 @@ def fp8_linear_kernel(
         SPLITS: Parts into which the channels are divided; their sums are added in order.
         SPREAD: Each part has its own programs.
         SCALED: x is MXFP8.
+        CHAINED: See :func:`after_launch_before`.
         BLOCK_OUT: Rows of the weight of a tile.
         BLOCK_ROWS: Rows of x of a tile.
         BLOCK_IN: Channels of one round.
@@ -104,6 +108,8 @@ def fp8_linear_kernel(
     weight_ptr += group.to(tl.int64) * padded_out * WIDTH
     factor_ptr += group * (padded_out // 32) * (WIDTH // 32)
     result_ptr += group * num_out
+    before_next_launch(CHAINED)
+    after_launch_before(CHAINED)
     if SPREAD:
         split = tl.program_id(2)
         result_ptr += split.to(tl.int64) * num_rows * result_row_stride
@@ -111,6 +117,9 @@ def fp8_linear_kernel(
             x_ptr, scale_ptr, weight_ptr, factor_ptr, row, first_out, split, x_row_stride, scale_row_stride,
             WIDTH, X_WIDTH, SPLITS, SCALED, BLOCK_OUT, BLOCK_ROWS, BLOCK_IN,
         )  # fmt: skip
+        store_transposed(
+            result_ptr, total, first_out, first_row, num_out, num_rows, result_row_stride, BLOCK_OUT, BLOCK_ROWS
+        )
     else:
         total = _sum_of_products(
             x_ptr, scale_ptr, weight_ptr, factor_ptr, row, first_out, 0, x_row_stride, scale_row_stride,
@@ -121,7 +130,6 @@ def fp8_linear_kernel(
                 x_ptr, scale_ptr, weight_ptr, factor_ptr, row, first_out, split, x_row_stride, scale_row_stride,
                 WIDTH, X_WIDTH, SPLITS, SCALED, BLOCK_OUT, BLOCK_ROWS, BLOCK_IN,
             )  # fmt: skip
-    store_transposed(
-        result_ptr, total * WEIGHT_UNIT, first_out, first_row, num_out, num_rows, result_row_stride,
-        BLOCK_OUT, BLOCK_ROWS,
-    )  # fmt: skip
+        store_transposed(
+            result_ptr, total, first_out, first_row, num_out, num_rows, result_row_stride, BLOCK_OUT, BLOCK_ROWS
+        )

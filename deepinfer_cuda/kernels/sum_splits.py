@@ -6,10 +6,11 @@ import triton
 import triton.language as tl
 
 from deepinfer_cuda.kernels.number_formats import rounded
+from deepinfer_cuda.kernels.product_tiles import after_launch_before
 
 
 @triton.jit
-def sum_splits_kernel(parts_ptr, result_ptr, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+def sum_splits_kernel(parts_ptr, result_ptr, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
     """``parts[0] + parts[1] + ...`` in this order, one rounding.
 
     Args:
@@ -18,9 +19,11 @@ def sum_splits_kernel(parts_ptr, result_ptr, size, SPLITS: tl.constexpr, BLOCK: 
         size: Numbers of the result.
         SPLITS: Parts.
         BLOCK: Numbers of a program.
+        CHAINED: See :func:`after_launch_before`.
     """
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
+    after_launch_before(CHAINED)
     total = tl.load(parts_ptr + at, mask=inside, other=0.0)
     for split in tl.static_range(1, SPLITS):
         total += tl.load(parts_ptr + split * size.to(tl.int64) + at, mask=inside, other=0.0)

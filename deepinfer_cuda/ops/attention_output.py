@@ -14,11 +14,11 @@ from deepinfer_core.ops.attention.project_output import project_output
 from deepinfer_core.ops.cases import TORCH_DTYPES
 from deepinfer_core.ops.limits import Site, attribute_in, dtype_in
 from deepinfer_core.tensor import Packed, QuantTensor
-from deepinfer_cuda.ops.linear import product_bytes, run_grouped_linear, write_product
+from deepinfer_cuda.ops.linear import product_bytes, run_grouped_linear, weight_room, write_product
 from deepinfer_cuda.ops.linear_weight import pack_linear
 from deepinfer_cuda.ops.quantize import run_quantize
 from deepinfer_cuda.ops.rotary import CHANNELS, rotate_back_quantize, rotate_back_through_mxfp8
-from deepinfer_cuda.scratch import piece_bytes, row_pieces
+from deepinfer_cuda.scratch import SCRATCH_BYTES, piece_bytes, row_pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +52,8 @@ def run_project_output(
     num_rows, num_heads, channels = attended.shape
     widths = num_heads * channels, output_a.shape[0], output_b.shape[0]
     result = torch.empty((num_rows, widths[2]), dtype=TORCH_DTYPES[out], device=attended.device)
-    for piece in row_pieces(num_rows, _bytes_per_row(*widths, groups, out)):
+    room = SCRATCH_BYTES - _decoded_weight_room(num_rows, *widths, groups)
+    for piece in row_pieces(num_rows, _bytes_per_row(*widths, groups, out), room):
         rows = _rotate_back(attended[piece], positions[piece], table)
         inner = run_grouped_linear(rows, output_a, groups=groups, out=out)
         del rows  # the second map takes its room
@@ -84,6 +85,11 @@ def _bytes_per_row(width: int, inner: int, hidden: int, groups: int, out: str, *
     return inner * TORCH_DTYPES[out].itemsize + max(first, second)
 
 
+def _decoded_weight_room(num_rows: int, width: int, inner: int, hidden: int, groups: int) -> int:
+    """What either map takes for its weight, one after the other."""
+    return max(weight_room(num_rows, inner, width, groups), weight_room(num_rows, hidden, inner, 1))
+
+
 def _mxfp8_bytes(width: int) -> int:
     return width + width // FORMATS["mxfp8"].group
 
@@ -93,7 +99,8 @@ def project_output_workspace(request: PlanRequest, site: Site) -> int:
     sizes, attributes = site.sizes, site.attributes
     shape = sizes["N"] * sizes["D"], sizes["O"], sizes["H"], attributes["groups"], attributes["out"]
     few = min(request.rows, _FEW_ROWS) * _bytes_per_row(*shape, few=True)
-    return max(piece_bytes(request.rows, _bytes_per_row(*shape)), few)
+    weight = _decoded_weight_room(request.rows, *shape[:4])
+    return max(weight + piece_bytes(request.rows, _bytes_per_row(*shape), SCRATCH_BYTES - weight), few)
 
 
 _LIMITS = (dtype_in("bf16"), attribute_in("quantize_input", True), attribute_in("out", "bf16", "f32"), CHANNELS)

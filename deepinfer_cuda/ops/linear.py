@@ -11,20 +11,24 @@ from deepinfer_core.ops.limits import Site, attribute_in, dtype_in
 from deepinfer_core.ops.linear.grouped_linear import grouped_linear
 from deepinfer_core.ops.linear.linear import linear
 from deepinfer_core.tensor import Packed, QuantTensor
+from deepinfer_cuda.kernels.decode_weight import decode_weight_kernel
 from deepinfer_cuda.kernels.dense_linear import dense_linear_kernel
+from deepinfer_cuda.kernels.e4m3_operands import WEIGHT_UNIT
 from deepinfer_cuda.kernels.fp8_linear import fp8_linear_kernel
 from deepinfer_cuda.kernels.sum_splits import sum_splits_kernel
 from deepinfer_cuda.launch import launch, rows_of
 from deepinfer_cuda.ops.linear_tiles import ProductTile, num_parts, product_tile
 from deepinfer_cuda.ops.linear_weight import Fp8Weight, pack_linear
 from deepinfer_cuda.ops.quantize import run_dequantize
-from deepinfer_cuda.scratch import piece_bytes, row_pieces
+from deepinfer_cuda.scratch import SCRATCH_BYTES, piece_bytes, row_pieces
 
 _FEW_ROWS = 64
 """Up to so many MXFP8 rows are decoded by each program that needs them; more are decoded once, by a kernel before."""
 _WORD_CHANNELS = 128
 """Channels whose four scale bytes are one word."""
 _SUM_BLOCK = 1024
+_DECODED_ROWS = 64
+"""Rows of a weight that a program decodes, :data:`_WORD_CHANNELS` channels of them."""
 
 
 def run_linear(x: Tensor | QuantTensor, weight: Tensor | Packed, *, out: str) -> Tensor:
@@ -46,9 +50,12 @@ def product(x: Tensor | QuantTensor, weight: Tensor | Packed, *, groups: int, ou
         groups: Independent maps.
         out: ``bf16`` or ``f32``.
     """
+    num_rows, num_in = x.shape
     num_out = weight.shape[0]
-    result = torch.empty((x.shape[0], num_out), dtype=TORCH_DTYPES[out], device=x.data.device)
-    for piece in row_pieces(x.shape[0], product_bytes(num_out, x.shape[1], groups, decoded=isinstance(x, QuantTensor))):
+    result = torch.empty((num_rows, num_out), dtype=TORCH_DTYPES[out], device=x.data.device)
+    bytes_per_row = product_bytes(num_out, num_in, groups, decoded=isinstance(x, QuantTensor))
+    room = SCRATCH_BYTES - (weight_room(num_rows, num_out, num_in, groups) if isinstance(weight, Packed) else 0)
+    for piece in row_pieces(num_rows, bytes_per_row, room):
         write_product(x[piece], weight, groups, result[piece])
     return result
 
@@ -79,8 +86,25 @@ def product_bytes(num_out: int, num_in: int, groups: int, *, decoded: bool) -> i
     return (2 * num_in if decoded else 0) + (4 * parts * num_out if parts > 1 else 0)
 
 
+def weight_room(num_rows: int, num_out: int, num_in: int, groups: int) -> int:
+    """What :func:`write_product` takes besides, for the FP8 weight if it is decoded for so many rows.
+
+    Args:
+        num_rows: Rows of the call; of fewer rows it takes no more.
+        num_out: Channels of the result.
+        num_in: Channels of a row.
+        groups: Independent maps.
+    """
+    width = -(-num_in // groups // _WORD_CHANNELS) * _WORD_CHANNELS
+    tile = product_tile("fp8", num_rows, num_out // groups, num_in // groups, groups)
+    return 2 * num_out * width if tile.weights_first else 0
+
+
 def fp8_product(x: Tensor | QuantTensor, weight: Fp8Weight, result: Tensor, tile: ProductTile) -> None:
     """Rows times the transpose of an FP8 weight, cut as told, into dense rows."""
+    if tile.weights_first:
+        _decoded_product(_dense(x), weight, result, tile)
+        return
     num_rows = x.shape[0]
     words = _scale_words(x, weight.width, tile) if isinstance(x, QuantTensor) else None
     rows, stride = rows_of(x.data if words is not None and isinstance(x, QuantTensor) else _dense(x))
@@ -100,14 +124,40 @@ def fp8_product(x: Tensor | QuantTensor, weight: Fp8Weight, result: Tensor, tile
 
 def dense_product(x: Tensor, weight: Tensor, groups: int, result: Tensor, tile: ProductTile) -> None:
     """Rows times the transpose of a dense weight, cut as told, into dense rows."""
-    num_rows, (total_out, width) = x.shape[0], weight.shape
+    _dense_product(x, weight, groups, result, tile, weight.shape[1], 1.0)
+
+
+def _decoded_product(x: Tensor, weight: Fp8Weight, result: Tensor, tile: ProductTile) -> None:
+    """Rows times the transpose of an FP8 weight that is decoded to bf16 in memory first."""
+    num_out, width, groups = weight.num_out, weight.padded_width, weight.groups
+    padded_out = 2 * weight.data.shape[0] // groups
+    decoded = torch.empty((groups * num_out, width), dtype=torch.bfloat16, device=result.device)
+    launch(
+        decode_weight_kernel,
+        (-(-num_out // _DECODED_ROWS), width // _WORD_CHANNELS, groups),
+        *(weight.data, weight.factor, decoded, num_out, padded_out),
+        WIDTH=width,
+        CHAINED=tile.chained,
+        BLOCK_OUT=_DECODED_ROWS,
+        BLOCK_IN=_WORD_CHANNELS,
+    )
+    _dense_product(x, decoded, groups, result, tile, weight.width, float(WEIGHT_UNIT.value))
+
+
+def _dense_product(
+    x: Tensor, weight: Tensor, groups: int, result: Tensor, tile: ProductTile, width: int, unit: float
+) -> None:
+    num_rows, total_out = x.shape[0], weight.shape[0]
     rows, stride = rows_of(x)
     target = _target(tile, result)
     launch(
         dense_linear_kernel,
         tile.grid(num_rows, total_out // groups, groups),
-        *(rows, weight, target, num_rows, total_out // groups, stride, weight.stride(0), total_out),
+        *(rows, weight, target, _parked(tile, target)),
+        *(num_rows, total_out // groups, stride, weight.stride(0), total_out),
         WIDTH=width,
+        UNIT=unit,
+        PARKED=tile.parked and not tile.spread and tile.parts > 1,
         **tile.constants,
     )
     _sum_parts(tile, result, target)
@@ -121,7 +171,7 @@ def _dense(x: Tensor | QuantTensor) -> Tensor:
 def _scale_words(x: QuantTensor, width: int, tile: ProductTile) -> Tensor | None:
     """Scale bytes of rows as words of four, or None where each program had better not decode the rows."""
     scale, stride = rows_of(x.scale)
-    if x.shape[0] > _FEW_ROWS or tile.block_in != _WORD_CHANNELS or width % _WORD_CHANNELS:
+    if x.shape[0] > _FEW_ROWS or tile.rows_first or tile.block_in != _WORD_CHANNELS or width % _WORD_CHANNELS:
         return None
     if stride % 4 or scale.storage_offset() % 4:
         return None
@@ -131,6 +181,12 @@ def _scale_words(x: QuantTensor, width: int, tile: ProductTile) -> Tensor | None
 def _target(tile: ProductTile, result: Tensor) -> Tensor:
     """What the product is written to: the result itself or the sums of its parts."""
     return result.new_empty((tile.parts, *result.shape), dtype=torch.float32) if tile.spread else result
+
+
+def _parked(tile: ProductTile, target: Tensor) -> Tensor:
+    """Where sums of parts wait, if they do."""
+    needed = tile.parked and not tile.spread and tile.parts > 1
+    return torch.empty_like(target, dtype=torch.float32) if needed else target
 
 
 def _sum_parts(tile: ProductTile, result: Tensor, parts: Tensor) -> None:
@@ -145,13 +201,16 @@ def _sum_parts(tile: ProductTile, result: Tensor, parts: Tensor) -> None:
         result.numel(),
         SPLITS=tile.parts,
         BLOCK=_SUM_BLOCK,
+        **tile.chain,
     )
 
 
 def product_workspace(request: PlanRequest, site: Site) -> int:
     """Room of a linear map with sizes ``I`` and ``O``; rows may come in MXFP8."""
     sizes, groups = site.sizes, site.attributes.get("groups", 1)
-    return piece_bytes(request.rows, product_bytes(sizes["O"], sizes["I"], groups, decoded=True))
+    shape = sizes["O"], sizes["I"], groups
+    weight = weight_room(request.rows, *shape)
+    return weight + piece_bytes(request.rows, product_bytes(*shape, decoded=True), SCRATCH_BYTES - weight)
 
 
 _LIMITS = (dtype_in("bf16"), attribute_in("out", "bf16", "f32"))

@@ -27,6 +27,11 @@ class ProductTile:
         num_warps: Warps of a program.
         num_stages: Rounds that are loaded ahead.
         band: Row tiles that share weights while these are in the cache.
+        parked: Where parts are not spread, the sum of the parts so far waits in memory and not in registers; with dense
+            weights, also those decoded before.
+        rows_first: MXFP8 rows are decoded by a kernel before, however few.
+        weights_first: An FP8 weight is decoded by a kernel before.
+        chained: A kernel starts ahead of the end of the one before it and waits there.
     """
 
     parts: int
@@ -37,6 +42,10 @@ class ProductTile:
     num_warps: int
     num_stages: int
     band: int
+    parked: bool = False
+    rows_first: bool = False
+    weights_first: bool = False
+    chained: bool = False
 
     def grid(self, num_rows: int, num_out: int, groups: int) -> tuple[int, int, int]:
         """Programs of a product."""
@@ -55,7 +64,13 @@ class ProductTile:
             "BAND": self.band,
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
+            **self.chain,
         }
+
+    @property
+    def chain(self) -> dict[str, bool]:
+        """What a kernel that waits for the one before it is told; ``launch_pdl`` is Triton's word for its start."""
+        return {"CHAINED": True, "launch_pdl": True} if self.chained else {"CHAINED": False}
 
 
 @cache
@@ -71,7 +86,7 @@ def product_tile(kind: Kind, num_rows: int, num_out: int, width: int, groups: in
     """
     choices = _choices()
     parts = num_parts(num_out * groups, width)
-    spread = parts > 1 and num_rows <= choices["spread_rows"]
+    spread = parts > 1 and num_rows <= choices["spread_rows"][kind]
     table = f"{kind}_parts_inside" if parts > 1 and not spread and kind != "float32" else kind
     for entry in choices[table]:
         if num_rows <= entry.get("max_rows", num_rows) and num_out <= entry.get("max_out", num_out):
