@@ -31,6 +31,8 @@ from deepinfer_core.config.speculation import DraftSettings, SpeculativeConfig  
 from deepinfer_core.engine.machine import describe_machine, describe_versions  # noqa: E402
 from deepinfer_core.engine.opening import OpenedModel, open_model  # noqa: E402
 
+_FILES = ("json", "plot", "blocks", "out")
+"""Options that name places on the machine, which are nobody's business."""
 _SEQUENCES = (1, 4, 16, 64, 128, 256)
 
 
@@ -50,7 +52,7 @@ def main() -> int:
         "what": __doc__.splitlines()[0] if __doc__ else "",
         "command": args.command,
         "acceptance": "real" if args.command == "heldout" else "SIMULATED from recorded blocks of the tiny model",
-        "configuration": {name: str(value) for name, value in vars(args).items()},
+        "configuration": {name: str(value) for name, value in vars(args).items() if name not in _FILES},
         "points": found,
         "machine": describe_machine() | {"device": opened.model.device.facts["name"]},
         "versions": describe_versions(opened.model.report.backend),

@@ -5,7 +5,7 @@ A message says who complains, what was given, what was allowed and what to do ab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class DeepInferError(Exception):
@@ -92,6 +92,15 @@ def describe(source: str, problems: Sequence[str]) -> str:
     lines = [f"{source}: {len(problems)} problems"]
     lines += [f"  {number}. {problem}" for number, problem in enumerate(problems, 1)]
     return "\n".join(lines)
+
+
+def wrong_choices(values: Mapping[str, object], allowed: Mapping[str, Sequence[str]]) -> list[str]:
+    """A problem for each value that is none of those allowed for its name."""
+    return [
+        f"{name}={value!r} is unknown; choose one of {', '.join(allowed[name])}{nearest(str(value), allowed[name])}"
+        for name, value in values.items()
+        if value not in allowed[name]
+    ]
 
 
 def nearest(name: str, candidates: Sequence[str]) -> str:

@@ -121,15 +121,16 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
+    from deepinfer_core.config.extras import require_plotting
     from deepinfer_core.engine.benchmark import fixed_length
     from deepinfer_core.engine.benchmark_goals import KINDS, parse_goals
-    from deepinfer_core.engine.benchmark_plot import plot_times, require_plotting
+    from deepinfer_core.engine.benchmark_plot import plot_times
 
     goals = parse_goals(args.goodput)
     _check_load(args)
     check_outputs({"--json": args.json, "--png": args.png}, overwrite=args.overwrite)
     if args.png:
-        require_plotting()
+        require_plotting("--png")
     params = fixed_length(args.output_len, temperature=args.temperature)
     with open_llm(args) as llm:
         prompts = _prompts(args, llm)

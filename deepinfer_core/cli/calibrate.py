@@ -90,10 +90,11 @@ def register(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Calibrate, write and print; what can be wrong with the arguments is found before the weights are read."""
     from deepinfer_core.cli.calibrate_report import as_json, calibration_of, lines, title
+    from deepinfer_core.config.extras import require_plotting
     from deepinfer_core.config.settings import resolve
     from deepinfer_core.speculation.calibration import fit_and_measure
     from deepinfer_core.speculation.calibration_file import write_calibration
-    from deepinfer_core.speculation.calibration_plot import plot_calibration, require_plotting
+    from deepinfer_core.speculation.calibration_plot import plot_calibration
 
     settings = resolve({"model": args.model, **_settings(args)}, args.environment)
     beside = _calibration_beside_model(settings)
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     output = args.output or beside
     check_outputs({"--output": output, "--json": args.json, "--plot": args.plot}, overwrite=args.overwrite)
     if args.plot:
-        require_plotting()
+        require_plotting("--plot")
     observed = observe_prompts(args, prompts, params)
     fit = fit_and_measure(observed.blocks)
     write_calibration(output, calibration_of(observed, fit))

@@ -12,7 +12,7 @@ from deepinfer_core.config.prefix_cache import PREFIX_CACHE_MODES, PrefixCacheCo
 from deepinfer_core.config.prompt_truncation import DEFAULT_KEEP_TOKENS, PromptTruncation
 from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.config.speculation import SpeculativeConfig, speculative_config
-from deepinfer_core.errors import ConfigError, nearest
+from deepinfer_core.errors import ConfigError, wrong_choices
 
 LOAD_FORMATS = ("auto", "dummy")
 WEIGHT_COPIES = ("auto", "dense", "packed")
@@ -50,8 +50,9 @@ class EngineConfig:
         max_num_waiting: Requests' sequences that may wait for memory; more are refused. 0 for any number.
         overlap: Whether a step is launched before the tokens of the one before it are known: ``on``, ``off``, or
             ``auto`` for where the device works behind the host. The tokens are the same.
-        batch_invariant: A sequence's tokens do not depend on which others run beside it; ops that cannot promise
-            that are refused.
+        batch_invariant: A sequence's tokens do not depend on which others run beside it, nor on drafts; ops that cannot
+            promise that are refused. Tokens are drawn by ``sampling.race``, which drafts can foresee, and so are
+            others than without this mode.
         prefix_cache: Whether prompts reuse cache blocks of earlier ones that begin with the same tokens: ``off``;
             ``exact``: only from where the whole state was kept, so that a hit changes nothing; ``bounded``: also from
             elsewhere, with the last window of the hit computed again from an empty one.
@@ -132,12 +133,7 @@ class EngineConfig:
             "overlap": OVERLAP,
             "prefix_cache": PREFIX_CACHE_MODES,
         }
-        values = {name: getattr(self, name) for name in allowed}
-        return [
-            f"{name}={value!r} is unknown; choose one of {', '.join(allowed[name])}{nearest(str(value), allowed[name])}"
-            for name, value in values.items()
-            if value not in allowed[name]
-        ]
+        return wrong_choices({name: getattr(self, name) for name in allowed}, allowed)
 
     def _wrong_numbers(self) -> list[str]:
         problems: list[str] = []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from deepinfer_core.errors import ConfigError, nearest
+from deepinfer_core.errors import ConfigError, nearest, wrong_choices
 
 if TYPE_CHECKING:
     from deepinfer_core.config.architecture import ModelArchitecture
@@ -30,10 +30,10 @@ class SpeculativeConfig:
         verification: ``adaptive`` verifies the drafts that pay, by their confidence, the load and measured step times,
             and makes none where none pay; ``fixed`` verifies all.
         acceptance: ``rejection``: the output has exactly the law of plain sampling; which tokens come depends on the
-            lengths that were verified. ``coupled``: every token is the one that plain sampling with the same seed
-            draws, and a draft is accepted when it is that token; a few drafts less are accepted. ``auto``: coupled
-            where ``batch_invariant`` asks for reproducible tokens, rejection elsewhere. Greedy requests get the
-            same tokens either way.
+            lengths that were verified. ``coupled``: every token is the one that plain sampling draws in the mode
+            ``batch_invariant`` with the same seed, and a draft is accepted when it is that token; a few drafts less
+            are accepted. ``auto``: coupled where ``batch_invariant`` asks for reproducible tokens, rejection
+            elsewhere. Greedy requests get the same tokens either way.
         calibration: Temperatures of the confidence head: ``auto`` for ``dspark_calibration.json`` beside the model if
             there is one, ``none``, a file that ``deepinfer calibrate`` has written, or one number for each draft.
 
@@ -80,12 +80,7 @@ class SpeculativeConfig:
 
     def _wrong_names(self) -> list[str]:
         allowed = {"method": METHODS, "verification": VERIFICATION, "acceptance": ACCEPTANCE}
-        values = {name: getattr(self, name) for name in allowed}
-        return [
-            f"{name}={value!r} is unknown; choose one of {', '.join(allowed[name])}{nearest(str(value), allowed[name])}"
-            for name, value in values.items()
-            if value not in allowed[name]
-        ]
+        return wrong_choices({name: getattr(self, name) for name in allowed}, allowed)
 
     def _wrong_numbers(self) -> list[str]:
         problems: list[str] = []

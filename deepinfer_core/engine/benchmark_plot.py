@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepinfer_core.config.extras import require_plotting
 from deepinfer_core.engine.benchmark import PERCENTILES, summarize
 from deepinfer_core.errors import ConfigError
 
@@ -19,20 +19,6 @@ _TITLES = {
     "gap_s": "from token to token (ITL)",
     "total_s": "whole request (E2E)",
 }
-
-
-def require_plotting() -> None:
-    """Raise unless a picture can be made.
-
-    Raises:
-        ConfigError: matplotlib is not installed; says what to install.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(
-            "a picture needs matplotlib, which is not installed: pip install 'deepinfer-core[plot]' "
-            "(from a checkout: pip install '.[plot]'), or leave --png out",
-            source="--png",
-        )
 
 
 def plot_times(
@@ -49,7 +35,7 @@ def plot_times(
     Raises:
         ConfigError: matplotlib is not installed, or the file system refuses.
     """
-    require_plotting()
+    require_plotting("--png")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

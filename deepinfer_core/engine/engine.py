@@ -317,12 +317,13 @@ class Engine:
         if request is None or found is None or entry.sequence.is_finished:
             return Outcome(token_ids=(), finish_reason=FinishReason.ABORT)
         completion = request.completions[entry.sequence.index]
-        num_before = entry.sequence.num_output_tokens
+        num_before, is_distrusted = entry.sequence.num_output_tokens, False
         if len(completion.token_ids) == num_before:
             for sampled in found.sampled:
                 if completion.finish_reason is not None:
                     break
                 if not sampled.is_finite:
+                    is_distrusted = True
                     self._note_numeric_error()
                 completion.push(sampled)
         tokens = tuple(completion.token_ids[num_before:])
@@ -334,7 +335,7 @@ class Engine:
             self._counters.num_generated_tokens += len(tokens)
         reason = FinishReason(completion.finish_reason) if completion.finish_reason else None
         proposal = found.proposal.worthless_behind(completion.end_token_ids)
-        return Outcome(token_ids=tokens, finish_reason=reason, proposal=proposal)
+        return Outcome(token_ids=tokens, finish_reason=reason, proposal=proposal, is_distrusted=is_distrusted)
 
     def _fail_unscored(self, plan: StepPlan) -> None:
         """End requests that asked for log-probabilities of a prompt for which the model gives none."""

@@ -139,7 +139,7 @@ class LaunchedStep:
                     proposal=proposal,
                 )
             )
-            first += num_verified + 1
+            first += entry.num_sampled_rows
         return found
 
 

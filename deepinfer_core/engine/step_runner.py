@@ -160,8 +160,7 @@ class StepRunner:
         end = 0
         for entry, length in zip(entries, hidden.lengths, strict=True):
             end += length
-            if entry.samples:
-                rows += range(end - 1 - len(entry.draft_token_ids), end)
+            rows += range(end - entry.num_sampled_rows, end)
         return hidden.rows if len(rows) == len(hidden.rows) else self._select(hidden.rows, rows)
 
     def _score_prompts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -71,43 +71,39 @@ class StepSampler:
     def _sample(self, hidden: Tensor, launched: LaunchedStep) -> SampledRows:
         """Tokens of all rows, some blocks at a time."""
         wanted = most_alternatives(launched.rows)
-        ends = _pieces([1 + len(entry.draft_token_ids) for entry in launched.sampled])
+        slots = [entry.sequence.state_slot for entry in launched.sampled for _ in range(entry.num_sampled_rows)]
         parts: list[SampledRows] = []
-        for begin, end in pairwise(ends):
+        for begin, end in pairwise(_pieces([entry.num_sampled_rows for entry in launched.sampled])):
             rows = launched.rows[begin:end]
             logits = self._logits(hidden[begin:end]).float()
-            judge = self._judge(rows, begin, launched.sampled)
+            judge = self._judge(rows, slots[begin:end])
             parts.append(self._model.sampler(logits, rows, judge=judge, num_alternatives=wanted))
         return SampledRows.join(parts)
 
-    def _judge(self, rows: Sequence[SamplingRow], first: int, entries: Sequence[SequencePlan]) -> Judge | None:
+    def _judge(self, rows: Sequence[SamplingRow], slots: Sequence[int]) -> Judge | None:
         """Rejection sampling for these rows; None where no drawn draft is among them, or drafts are coupled."""
         ops = self._model.drafting
         is_drawn = any(row.draft != NO_DRAFT and row.params.temperature > 0 for row in rows)
         if self._drafter is None or ops is None or ops.verify is None or not is_drawn:
             return None
-        places = [(e.sequence.state_slot, place) for e in entries for place in range(1 + len(e.draft_token_ids))]
-        chosen = places[first : first + len(rows)]
-        judged = [place if row.draft != NO_DRAFT else (DUMMY_SLOT, 0) for place, row in zip(chosen, rows, strict=True)]
-        slots, indices = zip(*judged, strict=True)
-        distributions = self._drafter.distributions(slots, indices)
+        is_judged = [row.draft != NO_DRAFT for row in rows]
+        distributions = self._drafter.distributions(
+            [slot if judged else DUMMY_SLOT for slot, judged in zip(slots, is_judged, strict=True)],
+            [len(row.assumed) if judged else 0 for row, judged in zip(rows, is_judged, strict=True)],
+        )
         return None if distributions is None else Judge(ops.verify, distributions)
 
     def _count_accepted(self, sampled: SampledRows, entries: Sequence[SequencePlan]) -> tuple[Tensor, Tensor]:
         """Accepted drafts of each entry, and the row that yields its last token."""
         upload, ops = self._model.device.upload, self._model.drafting
-        first_rows: list[int] = []
-        num_rows = 0
-        for entry in entries:
-            first_rows.append(num_rows)
-            num_rows += 1 + len(entry.draft_token_ids)
+        *first_rows, num_rows = _ends(entries)
         first = upload(int32_row(first_rows))
         if sampled.accepted is None or ops is None:
             return torch.zeros_like(first), first
-        width = max(len(entry.draft_token_ids) for entry in entries)
+        counts = [len(entry.draft_token_ids) for entry in entries]
         places = [
-            [begin + j if j < len(entry.draft_token_ids) else num_rows for j in range(width)]
-            for begin, entry in zip(first_rows, entries, strict=True)
+            [begin + place if place < count else num_rows for place in range(max(counts))]
+            for begin, count in zip(first_rows, counts, strict=True)
         ]
         flags = torch.cat((sampled.accepted, sampled.accepted.new_zeros(1)))
         return ops.accept_prefix(flags[upload(int32_row(places))], first)
@@ -123,11 +119,14 @@ class StepSampler:
 
     def _rows_of(self, hidden: Tensor, entries: Sequence[SequencePlan], alive: Sequence[int]) -> Tensor:
         """Hidden rows of some entries."""
-        ends = [0]
-        for entry in entries:
-            ends.append(ends[-1] + 1 + len(entry.draft_token_ids))
+        ends = _ends(entries)
         rows = [row for number in alive for row in range(ends[number], ends[number + 1])]
         return hidden[self._model.device.upload(int32_row(rows))]
+
+
+def _ends(entries: Sequence[SequencePlan]) -> list[int]:
+    """Where the rows of each entry begin, and at last where those of the last one end."""
+    return [0, *accumulate(entry.num_sampled_rows for entry in entries)]
 
 
 def _rows(entry: SequencePlan, request: Request) -> list[SamplingRow]:

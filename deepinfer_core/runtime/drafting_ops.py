@@ -6,7 +6,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from deepinfer_core.errors import require
-from deepinfer_core.ops.sampling.random import DRAFT, DRAW
+from deepinfer_core.ops.sampling.random import DRAFT
 from deepinfer_core.ops.sampling.sample import sample
 from deepinfer_core.ops.speculation.accept_prefix import accept_prefix
 from deepinfer_core.ops.speculation.verify import verify
@@ -14,6 +14,7 @@ from deepinfer_core.ops.speculation.verify import verify
 if TYPE_CHECKING:
     from deepinfer_core.backend.binding import Binder, BoundOp
     from deepinfer_core.config.speculation import DraftSettings
+    from deepinfer_core.runtime.sampler import Sampler
 
 
 class DraftingOps:
@@ -26,14 +27,22 @@ class DraftingOps:
         samples: Draws each draft of a block.
     """
 
-    def __init__(self, binder: Binder, settings: DraftSettings, *, vocab_size: int) -> None:
+    def __init__(self, binder: Binder, settings: DraftSettings, sampler: Sampler) -> None:
+        """Bind them.
+
+        Args:
+            binder: Of the model.
+            settings: How drafts are made.
+            sampler: Chooses the model's tokens; coupled drafts are drawn as it draws.
+        """
         self.settings = settings
-        sizes = {"V": vocab_size}
+        sizes, drafts = {"V": sampler.vocab_size}, range(settings.num_drafts)
         self.accept_prefix = binder.bind(accept_prefix)
-        self.verify: BoundOp | None = None if settings.is_coupled else binder.bind(verify, sizes=sizes)
-        purposes = [DRAW if settings.is_coupled else DRAFT + index for index in range(settings.num_drafts)]
-        bound = {purpose: binder.bind(sample, sizes=sizes, purpose=purpose) for purpose in sorted(set(purposes))}
-        self.samples = [bound[purpose] for purpose in purposes]
+        self.verify: BoundOp | None = None
+        self.samples = [sampler.draw for _ in drafts]
+        if not settings.is_coupled:
+            self.verify = binder.bind(verify, sizes=sizes)
+            self.samples = [binder.bind(sample, sizes=sizes, purpose=DRAFT + index) for index in drafts]
 
     def resized(self, settings: DraftSettings) -> DraftingOps:
         """The same ops with other settings, for as many drafts at most and drafts that are drawn in the same way."""

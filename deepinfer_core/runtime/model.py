@@ -136,9 +136,14 @@ def bind_model(  # noqa: PLR0913 - one keyword for each choice
     builder = Builder(architecture, numerics, binder, tables, partial(to_device, device=device.torch_device))
     setup = _hash_setup(architecture, compressed_map)
     graph = ModelGraph(builder, parameters, setup, draft_temperatures=draft.temperatures if draft is not None else ())
-    sampler = Sampler(binder, vocab_size=architecture.vocab_size, eos_token_id=architecture.eos_token_id)
+    sampler = Sampler(
+        binder,
+        vocab_size=architecture.vocab_size,
+        eos_token_id=architecture.eos_token_id,
+        races=draft.is_coupled if draft is not None else batch_invariant,
+    )
     feedback = TokenFeedback(binder, compressed_map, vocab_size=architecture.vocab_size)
-    drafting = DraftingOps(binder, draft, vocab_size=architecture.vocab_size) if draft is not None else None
+    drafting = DraftingOps(binder, draft, sampler) if draft is not None else None
     pool_copies = binder.bind(copy_blocks)
     report = binder.finish()
     log.info(report.summary())

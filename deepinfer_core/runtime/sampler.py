@@ -17,6 +17,7 @@ from deepinfer_core.ops.sampling.apply_token_mask import apply_token_mask
 from deepinfer_core.ops.sampling.finite_rows import finite_rows
 from deepinfer_core.ops.sampling.greedy import greedy
 from deepinfer_core.ops.sampling.process_logits import process_logits
+from deepinfer_core.ops.sampling.race import race
 from deepinfer_core.ops.sampling.random import DRAW
 from deepinfer_core.ops.sampling.sample import sample
 from deepinfer_core.ops.sampling.top_logprobs import top_logprobs
@@ -198,13 +199,15 @@ class Sampler:
     penalties, temperature, top-k, top-p, min-p, draw (spec engine/05 section 8).
     """
 
-    def __init__(self, binder: Binder, *, vocab_size: int, eos_token_id: int) -> None:
+    def __init__(self, binder: Binder, *, vocab_size: int, eos_token_id: int, races: bool = False) -> None:
         """Bind every stage.
 
         Args:
             binder: Of the model whose logits are sampled.
             vocab_size: Columns of the logits.
             eos_token_id: The end-of-text token, which ``min_tokens`` holds back.
+            races: Draw by ``sampling.race``, so that drafts with the same random numbers mostly are the tokens, instead
+                of by ``sampling.sample``.
         """
         sizes = {"V": vocab_size}
         self.vocab_size = vocab_size
@@ -216,7 +219,7 @@ class Sampler:
         self._apply_penalties = binder.bind(apply_penalties, sizes=sizes)
         self.greedy = binder.bind(greedy, sizes=sizes)
         self.process_logits = binder.bind(process_logits, sizes=sizes)
-        self._sample = binder.bind(sample, sizes=sizes, purpose=DRAW)
+        self.draw = binder.bind(race if races else sample, sizes=sizes, purpose=DRAW)
         widths = sorted({min(width, vocab_size) for width in (0, USUAL_LOGPROBS, MAX_LOGPROBS)})
         self._top_logprobs = {width: binder.bind(top_logprobs, sizes=sizes, n=width) for width in widths}
 
@@ -314,7 +317,7 @@ class Sampler:
         logprobs = self.process_logits(scores, on_device, *uploaded)
         numbers = self._upload(sampling_tensors.seeds(rows)), self._upload(sampling_tensors.positions(rows))
         if drafts is None or judge is None:
-            return _equal(self._sample(logprobs, *numbers), drafts)
+            return _equal(self.draw(logprobs, *numbers), drafts)
         accepted, token_ids, _ = judge.verify(logprobs, drafts, judge.draft_logprobs, *numbers)
         if all(row.params.temperature > 0 for row in rows):
             return token_ids, accepted

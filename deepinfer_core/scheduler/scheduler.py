@@ -320,7 +320,9 @@ class Scheduler:
             sequence.end_step(entry.num_tokens, num_new, samples=entry.samples)
         ending = record_tokens(sequence, outcome) if outcome is not None else None
         failed = ending is not None and ending[0] is FinishReason.ERROR
-        if entry.holds_memory and not failed:  # the names of accepted drafts need their tokens
+        if outcome is not None and outcome.is_distrusted:
+            self.prefix_cache.distrust(sequence)
+        elif entry.holds_memory and not failed:  # the names of accepted drafts need their tokens
             self.prefix_cache.name_blocks(sequence)
         if ending:
             self.finish(sequence, *ending)

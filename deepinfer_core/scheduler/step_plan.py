@@ -70,6 +70,11 @@ class SequencePlan:
         return self.sequence.token_ids[self.start : self.start + self.num_tokens]
 
     @property
+    def num_sampled_rows(self) -> int:
+        """Rows that choose a token, the last ones: one, and one behind each draft. 0 where it samples nothing."""
+        return 1 + len(self.draft_token_ids) if self.samples else 0
+
+    @property
     def has_drafts(self) -> bool:
         """True when rows behind the first one are guesses."""
         return bool(self.draft_token_ids)
@@ -136,9 +141,11 @@ class Outcome:
             scheduler sees itself (end of text, stop tokens, lengths) need not be said.
         stop_reason: Goes with ``finish_reason``.
         proposal: Drafts of what may follow the last of them.
+        is_distrusted: The model's results for it were no numbers: what it has read or written is good for nobody.
     """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     proposal: Proposal = NO_DRAFTS
+    is_distrusted: bool = False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepinfer_core.config.extras import require_plotting
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.speculation.calibration import FittedTemperatures, PositionMeasure
 
@@ -17,20 +17,6 @@ _COLUMNS = 4
 _LOOKS = (("before", "tab:gray", "s--"), ("after", "tab:blue", "o-"))
 _LARGEST_DOT = 160.0
 """Area of the dot of a bin that has all blocks, in square points."""
-
-
-def require_plotting() -> None:
-    """Raise unless a picture can be made.
-
-    Raises:
-        ConfigError: matplotlib is not installed; says what to install.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(
-            "a picture needs matplotlib, which is not installed: pip install 'deepinfer-core[plot]' "
-            "(from a checkout: pip install '.[plot]'), or leave --plot out",
-            source="--plot",
-        )
 
 
 def plot_calibration(fit: FittedTemperatures, title: str, file: Path) -> None:
@@ -44,7 +30,7 @@ def plot_calibration(fit: FittedTemperatures, title: str, file: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed, or the file system refuses.
     """
-    require_plotting()
+    require_plotting("--plot")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

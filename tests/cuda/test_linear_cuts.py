@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
-import pytest
+from tests.cuda.interpreted import interpreted_lines
 
 _SAME_BITS = """
 import torch
@@ -60,16 +56,6 @@ for change in ({}, {"block_in": 64}, INSIDE, PARKED):
 
 
 def test_cuts_do_not_change_bits() -> None:
-    """In Triton's interpreter, which a process chooses before it imports a kernel."""
-    pytest.importorskip("triton", reason="the wheel of triton is for Linux")
+    lines = interpreted_lines(_SAME_BITS)
 
-    done = subprocess.run(
-        [sys.executable, "-c", _SAME_BITS],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["same"] * 6 + ["right"] * 4
+    assert [line.split()[0] for line in lines] == ["same"] * 6 + ["right"] * 4

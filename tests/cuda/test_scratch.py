@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from deepinfer_cuda.expert_room import ExpertRoom
 from deepinfer_cuda.scratch import SCRATCH_BYTES, piece_bytes, row_pieces
+from tests.cuda.interpreted import interpreted_lines
 
 RELEASED = ExpertRoom(hidden=5120, inner=2304, slots=6)
 ROWS = (0, 1, 255, 256, 257, 2048, 8192, 8193, 16384, 100_000)
@@ -89,19 +86,9 @@ for op in (expert_layer, linear, project_output):
 
 
 def test_pieces_give_the_bits_of_the_whole() -> None:
-    """In Triton's interpreter, which a process chooses before it imports a kernel."""
-    pytest.importorskip("triton", reason="the wheel of triton is for Linux")
+    lines = interpreted_lines(_SAME_BITS)
 
-    done = subprocess.run(
-        [sys.executable, "-c", _SAME_BITS],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert {line.split()[0] for line in done.stdout.splitlines()} == {
+    assert {line.split()[0] for line in lines} == {
         "moe.expert_layer",
         "linear.linear",
         "attention.project_output",

@@ -21,6 +21,7 @@ from deepinfer_core.engine.launched_step import EntryTokens
 from deepinfer_core.engine.opening import OpenedModel, open_model
 from deepinfer_core.runtime.drafter import DraftedBlocks, Drafter
 from deepinfer_core.runtime.drafting_ops import DraftingOps
+from deepinfer_core.runtime.sampler import Sampler
 from deepinfer_core.runtime.sampling_tensors import SamplingRow
 from deepinfer_core.scheduler.drafts import DraftPlanner, StepTiming
 from deepinfer_core.scheduler.sequence import Sequence as ScheduledSequence
@@ -48,13 +49,18 @@ def model(accelerator: str, num_drafts: int = BLOCK, *, coupled: bool = True, in
     All share their weights. The batch-invariant ones give a row in a block of drafts the bits of a single row.
     """
     opened = _bound(accelerator, batch_invariant=invariant)
-    bound = opened.model
+    bound, binder = (
+        opened.model,
+        Binder(registry.load(registry.select(accelerator)), dtype=opened.model.numerics.activation),
+    )
+    if not coupled:  # tokens are drawn as the judge draws them
+        sizes = {"vocab_size": bound.architecture.vocab_size, "eos_token_id": bound.architecture.eos_token_id}
+        bound = replace(bound, sampler=Sampler(binder, **sizes))
     if not num_drafts:
         return replace(opened, model=replace(bound, drafting=None))
     temperatures = (1.0,) * num_drafts
     settings = DraftSettings(num_drafts=num_drafts, is_coupled=coupled, is_adaptive=False, temperatures=temperatures)
-    binder = Binder(registry.load(registry.select(accelerator)), dtype=bound.numerics.activation)
-    ops = DraftingOps(binder, settings, vocab_size=bound.architecture.vocab_size)
+    ops = DraftingOps(binder, settings, bound.sampler)
     return replace(opened, model=replace(bound, drafting=ops))
 
 

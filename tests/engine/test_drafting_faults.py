@@ -17,6 +17,7 @@ from deepinfer_core import RequestOutput, SamplingParams
 from deepinfer_core.engine.engine import Engine
 from deepinfer_core.runtime.batch import SequenceRows
 from deepinfer_core.runtime.drafter import DraftedBlocks
+from tests.engine.chaos import Improviser, play
 from tests.engine.conftest import question
 from tests.engine.drafting import (
     BLOCK,
@@ -32,7 +33,7 @@ from tests.engine.drafting import (
     shown,
     start,
 )
-from tests.engine.test_failures import Faulty, Improviser, random_limit, random_params
+from tests.engine.test_failures import Faulty
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 NUM_REQUESTS = 60
@@ -220,7 +221,7 @@ def test_a_draft_module_without_finite_values_only_costs_speed(
 
     found = finish(engine, requests)
 
-    assert shown(found) == shown(finish(start(model(accelerator, 0)), requests))
+    assert shown(found) == shown(finish(start(model(accelerator, 0, coupled=coupled)), requests))
 
 
 def test_requests_end_from_outside_between_blocks(accelerator: str) -> None:
@@ -286,24 +287,6 @@ def test_whatever_happens_each_request_gets_exactly_one_last_record(accelerator:
         wrap_executor=lambda _: Improviser(source, opened.model.architecture.vocab_size),
         planner=random_lengths(1),
     )
-    added, discarded, records = 0, set[str](), list[RequestOutput]()
-    while added < NUM_REQUESTS or engine.has_unfinished:
-        if added < NUM_REQUESTS and source.random() < 0.5:
-            prompt, limit = [5] * source.randrange(1, 300), random_limit(source)
-            engine.add(str(added), prompt, random_params(source), timeout_s=limit)
-            added += 1
-        if source.random() < 0.1:
-            engine.abort(str(source.randrange(NUM_REQUESTS)))
-        if source.random() < 0.05:
-            unwanted = str(source.randrange(NUM_REQUESTS))
-            discarded.add(unwanted)
-            engine.discard([unwanted])
-        records += engine.step()
+    play(engine, source, NUM_REQUESTS)
 
-    finished = {
-        str(number): [record.finished for record in records if record.request_id == str(number)]
-        for number in range(NUM_REQUESTS)
-    }
-    assert all(True not in flags[:-1] for flags in finished.values())
-    assert {number for number, flags in finished.items() if True not in flags} <= discarded
     engine.scheduler.require_all_free()

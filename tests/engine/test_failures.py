@@ -20,6 +20,7 @@ from deepinfer_core.engine.step_runner import StepExecutor
 from deepinfer_core.errors import RequestError
 from deepinfer_core.runtime.batch import SequenceRows
 from deepinfer_core.runtime.executor import HiddenRows
+from tests.engine.chaos import Improviser, play
 from tests.engine.conftest import MakeEngine, question
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
@@ -275,32 +276,6 @@ def test_a_request_id_may_be_used_again_when_its_request_has_ended(llm: LLM, mak
     assert is_empty(engine)
 
 
-@dataclass
-class Improviser:
-    """Stands in for the model: random logits, and now and then a fault."""
-
-    source: random.Random
-    vocab_size: int
-
-    def forward(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> HiddenRows:  # noqa: ARG002
-        if self.source.random() < 0.03:
-            raise RuntimeError("a fault in the model")
-        lengths = tuple(len(rows.token_ids) for rows in sequences)
-        return HiddenRows(rows=torch.zeros(sum(lengths), 1), lengths=lengths)
-
-    def remember(self, token_ids: Tensor, slots: Sequence[int]) -> None:
-        """Nothing reads it."""
-
-    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """There is no state."""
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        made = torch.randn(len(hidden), self.vocab_size)
-        if self.source.random() < 0.05:
-            made[self.source.randrange(len(made))] = torch.nan
-        return made
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_whatever_happens_each_request_gets_exactly_one_last_record(
     llm: LLM, make_engine: MakeEngine, seed: int
@@ -313,40 +288,8 @@ def test_whatever_happens_each_request_gets_exactly_one_last_record(
         clock=lambda: float(next(ticks)),
         wrap_executor=lambda inner: Improviser(source, llm.get_tokenizer().vocab_size),
     )
-    added, discarded, records = 0, set[str](), list[RequestOutput]()
-    while added < NUM_REQUESTS or engine.has_unfinished:
-        if added < NUM_REQUESTS and source.random() < 0.5:
-            prompt, limit = [5] * source.randrange(1, 300), random_limit(source)
-            engine.add(str(added), prompt, random_params(source), timeout_s=limit)
-            added += 1
-        if source.random() < 0.1:
-            engine.abort(str(source.randrange(NUM_REQUESTS)))
-        if source.random() < 0.05:
-            unwanted = str(source.randrange(NUM_REQUESTS))
-            discarded.add(unwanted)
-            engine.discard([unwanted])
-        records += engine.step()
+    records = play(engine, source, NUM_REQUESTS)
 
-    finished_by_id = {
-        str(number): [record.finished for record in records if record.request_id == str(number)]
-        for number in range(NUM_REQUESTS)
-    }
-    assert all(True not in finished[:-1] for finished in finished_by_id.values())
-    assert {number for number, finished in finished_by_id.items() if True not in finished} <= discarded
     completions = [completion for record in records if record.finished for completion in record.outputs]
     assert {"length", "abort", "error", "timeout"} <= {completion.finish_reason for completion in completions}
     assert is_empty(engine)
-
-
-def random_params(source: random.Random) -> SamplingParams:
-    return SamplingParams(
-        n=source.choice([1, 1, 3]),
-        seed=source.getrandbits(32),
-        max_tokens=source.randrange(1, 40),
-        prompt_logprobs=source.choice([None, None, 0]),
-        output_kind=source.choice(["cumulative", "delta", "final"]),
-    )
-
-
-def random_limit(source: random.Random) -> float | None:
-    return source.choice([None, None, None, float(source.randrange(1, 400))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from itertools import chain
 from operator import attrgetter
 
@@ -85,8 +86,13 @@ def check_in_flight(plan: StepPlan, scheduler: Scheduler) -> None:
         assert scheduler._memory.slots.num_references(entry.sequence.state_slot)
 
 
-def check_state(scheduler: Scheduler) -> None:
-    """The scheduler between two calls."""
+def check_state(scheduler: Scheduler, once_named: Collection[int] = ()) -> None:
+    """The scheduler between two calls.
+
+    Args:
+        scheduler: All of it is looked at.
+        once_named: Blocks in use that had a name; they may have lost it, with a sequence that was distrusted.
+    """
     waiting, running = list(scheduler._batcher.waiting), list(scheduler._batcher.running)
     assert len(running) <= scheduler.config.max_num_seqs
     _check_order(waiting)
@@ -109,7 +115,10 @@ def check_state(scheduler: Scheduler) -> None:
     ended = {entry.sequence for plan in scheduler._in_flight for entry in plan.entries if entry.sequence.is_finished}
     holders = [*running, *(sequence for sequence in ended if sequence.block_ids)]
     _check_pool(
-        memory.blocks, [b for s in holders for b in s.block_ids], [b for lease in leases for b in lease.block_ids]
+        memory.blocks,
+        [b for s in holders for b in s.block_ids],
+        [b for lease in leases for b in lease.block_ids],
+        once_named,
     )
     _check_pool(memory.slots, [s.state_slot for s in holders], [lease.state_slot for lease in leases])
     taking = [slot for taken in scheduler._taking.values() for _, slot in taken]
@@ -134,10 +143,10 @@ def _check_order(queue: list[Sequence]) -> None:
     assert len(set(ranks)) == len(ranks)
 
 
-def _check_pool(pool: BlockPool, owned: list[int], leased: list[int]) -> None:
-    """Nothing without a name has two owners, every reference is accounted for, and the rest is free."""
+def _check_pool(pool: BlockPool, owned: list[int], leased: list[int], once_named: Collection[int] = ()) -> None:
+    """What never had a name has one owner at most, every reference is accounted for, and the rest is free."""
     shared = {block_id for block_id, count in Counter(owned).items() if count > 1}
-    assert shared <= pool._keys.keys()
+    assert shared <= pool._keys.keys() | set(once_named)
     references = [0] * (pool._first + pool.size)
     for block_id in owned + leased:
         references[block_id] += 1

@@ -142,7 +142,12 @@ class NullExecutor:
             token_at(sequence.request_id, sequence.index, p) for p in positions if p < fails_at or fails_at < 0
         )
         if len(tokens) < len(positions):
-            return Outcome(token_ids=tokens, finish_reason=FinishReason.ERROR, stop_reason="logits are not finite")
+            return Outcome(
+                token_ids=tokens,
+                finish_reason=FinishReason.ERROR,
+                stop_reason="logits are not finite",
+                is_distrusted=True,
+            )
         return Outcome(token_ids=tokens, proposal=proposal)
 
     def _proposal(self) -> Proposal:

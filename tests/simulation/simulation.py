@@ -126,6 +126,7 @@ class Simulation:
         self._never_admitted: dict[int, Sequence] = {}
         self._overtaken: Counter[int] = Counter()
         self._now = 0.0
+        self._once_named: set[int] = set()
 
     def run(self) -> Report:
         """Play the whole workload."""
@@ -134,7 +135,7 @@ class Simulation:
             self._arrive()
             self._abort()
             if not self._step():
-                check_state(self.scheduler)
+                self._check_state()
             self._collect()
             self._watch_front()
         self.scheduler.plan(math.inf)
@@ -194,7 +195,7 @@ class Simulation:
         else:
             self._executor.end(plan)
             self.scheduler.apply(plan, outcomes)
-        check_state(self.scheduler)
+        self._check_state()
         check_names(self.scheduler, self._executor)
         self._save()
         assert all(sequence.num_tokens == num_tokens for sequence, num_tokens in gone)
@@ -218,6 +219,12 @@ class Simulation:
         if self._leases and self.rng.random() < self._troubles.lease / 2:
             lease = self._leases.pop(self.rng.randrange(len(self._leases)))
             assert self.scheduler.leases.end(lease) or lease.expires_at <= self._now
+
+    def _check_state(self) -> None:
+        """The invariants; a block may be shared without a name only if it had one while it was in use."""
+        blocks = self.scheduler._memory.blocks
+        self._once_named = {b for b in self._once_named | set(blocks._keys) if blocks.num_references(b)}
+        check_state(self.scheduler, self._once_named)
 
     def _collect(self) -> None:
         for sequence in self.scheduler.take_finished():

@@ -8,10 +8,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from deepinfer_core.errors import DtypeError, ShapeError
-from deepinfer_core.ops.cases import Case, Draw, ErrorCase
+from deepinfer_core.ops.cases import Case, Draw
 from deepinfer_core.ops.declare import Dtypes, Shape, op
 from deepinfer_core.ops.sampling.arrivals import race_draw
+from deepinfer_core.ops.sampling.draw_cases import one_hot_rows, random_rows, rows_without_weight, wrong_calls
 from deepinfer_core.ops.sampling.fixed_point import draw_weights
 from deepinfer_core.ops.sampling.random import DRAFT, DRAW, RESIDUAL
 from deepinfer_core.ops.tolerance import Tolerance
@@ -51,21 +51,13 @@ def race(
     return race_draw(draw_weights(logprobs), seeds, positions, purpose)
 
 
-def _random(source: Draw) -> dict[str, Tensor]:
-    return {
-        "logprobs": source.normal("T", "V", dtype="f32", scale=3.0).log_softmax(-1),
-        "seeds": source.integers(-(2**63), 2**63 - 1, "T", dtype="i64"),
-        "positions": source.integers(0, 2**20, "T"),
-    }
-
-
 def _even(source: Draw) -> dict[str, Tensor]:
     logprobs = torch.zeros(source.sizes["T"], source.sizes["V"]).log_softmax(-1)
-    return {**_random(source), "logprobs": logprobs}
+    return {**random_rows(source), "logprobs": logprobs}
 
 
 def _filtered(source: Draw) -> dict[str, Tensor]:
-    made = _random(source)
+    made = random_rows(source)
     logprobs = made["logprobs"]
     kept = logprobs.topk(min(50, logprobs.shape[-1]), -1)
     made["logprobs"] = torch.full_like(logprobs, -torch.inf).scatter_(1, kept.indices, kept.values.log_softmax(-1))
@@ -75,46 +67,20 @@ def _filtered(source: Draw) -> dict[str, Tensor]:
 def _rare(source: Draw) -> dict[str, Tensor]:
     """Weights from 0 to 4: here rounding decides who may win at all."""
     low = source.uniform("T", "V", low=-22.5, high=-20.1)
-    return {**_random(source), "logprobs": low}
-
-
-def _one_hot(source: Draw) -> dict[str, Tensor]:
-    logprobs = torch.full((source.sizes["T"], source.sizes["V"]), -torch.inf)
-    logprobs.scatter_(1, source.integers(0, source.sizes["V"], "T", 1, dtype="i64"), 0.0)
-    return {**_random(source), "logprobs": logprobs}
-
-
-def _no_weight(source: Draw) -> dict[str, Tensor]:
-    made = _random(source)
-    made["logprobs"][0] = -torch.inf
-    made["logprobs"][1] = torch.nan
-    made["logprobs"][2, 5:] = torch.nan
-    return made
+    return {**random_rows(source), "logprobs": low}
 
 
 @race.cases
 def _cases() -> Iterator[Case]:
-    yield Case("released_vocabulary", T=2, V=129280, purpose=DRAW, make=_random, required=True, bench=True)
+    yield Case("released_vocabulary", T=2, V=129280, purpose=DRAW, make=random_rows, required=True, bench=True)
     yield Case("filtered", T=3, V=16385, purpose=DRAW, make=_filtered, required=True)
-    yield Case("no_rows", T=0, V=64, purpose=DRAW, make=_random, required=True)
-    yield Case("many_rows", T=70, V=37, purpose=DRAW, make=_random, required=True)
-    yield Case("other_purposes", T=16, V=38, purpose=RESIDUAL, make=_random)
-    yield Case("drafts", T=16, V=37, purpose=DRAFT + 4, make=_random, required=True)
-    yield Case("one_token", T=3, V=1, purpose=DRAW, make=_random, required=True)
-    yield Case("one_hot", T=9, V=37, purpose=DRAW, make=_one_hot, required=True)
+    yield Case("no_rows", T=0, V=64, purpose=DRAW, make=random_rows, required=True)
+    yield Case("many_rows", T=70, V=37, purpose=DRAW, make=random_rows, required=True)
+    yield Case("other_purposes", T=16, V=38, purpose=RESIDUAL, make=random_rows)
+    yield Case("drafts", T=16, V=37, purpose=DRAFT + 4, make=random_rows, required=True)
+    yield Case("one_token", T=3, V=1, purpose=DRAW, make=random_rows, required=True)
+    yield Case("one_hot", T=9, V=37, purpose=DRAW, make=one_hot_rows, required=True)
     yield Case("equal_weights", T=16, V=4099, purpose=DRAW, make=_even, required=True)
     yield Case("rare_tokens", T=16, V=4099, purpose=DRAW, make=_rare, required=True)
-    yield Case("no_weight", T=3, V=37, purpose=DRAW, make=_no_weight, required=True)
-    yield ErrorCase(
-        "seeds", T=2, V=8, purpose=DRAW, make=_random, stretch=("seeds", "T"), raises=ShapeError, match="T=3"
-    )
-    yield ErrorCase(
-        "int_seeds",
-        T=2,
-        V=8,
-        purpose=DRAW,
-        make=_random,
-        spoil=lambda a: a.update(seeds=a["seeds"].int()),
-        raises=DtypeError,
-        match="i32",
-    )
+    yield Case("no_weight", T=3, V=37, purpose=DRAW, make=rows_without_weight, required=True)
+    yield from wrong_calls()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-import torch
 from torch import Tensor
 
-from deepinfer_core.errors import DtypeError, ShapeError
-from deepinfer_core.ops.cases import Case, Draw, ErrorCase
+from deepinfer_core.ops.cases import Case
 from deepinfer_core.ops.declare import Dtypes, Shape, op
+from deepinfer_core.ops.sampling.draw_cases import one_hot_rows, random_rows, rows_without_weight, wrong_calls
 from deepinfer_core.ops.sampling.fixed_point import draw, draw_weights
 from deepinfer_core.ops.sampling.random import DRAFT, DRAW, RESIDUAL
 from deepinfer_core.ops.tolerance import Tolerance
@@ -41,46 +40,13 @@ def sample(
     return draw(draw_weights(logprobs), seeds, positions, purpose)
 
 
-def _random(source: Draw) -> dict[str, Tensor]:
-    return {
-        "logprobs": source.normal("T", "V", dtype="f32", scale=3.0).log_softmax(-1),
-        "seeds": source.integers(-(2**63), 2**63 - 1, "T", dtype="i64"),
-        "positions": source.integers(0, 2**20, "T"),
-    }
-
-
-def _one_hot(source: Draw) -> dict[str, Tensor]:
-    logprobs = torch.full((source.sizes["T"], source.sizes["V"]), -torch.inf)
-    logprobs.scatter_(1, source.integers(0, source.sizes["V"], "T", 1, dtype="i64"), 0.0)
-    return {**_random(source), "logprobs": logprobs}
-
-
-def _no_weight(source: Draw) -> dict[str, Tensor]:
-    made = _random(source)
-    made["logprobs"][0] = -torch.inf
-    made["logprobs"][1] = torch.nan
-    return made
-
-
 @sample.cases
 def _cases() -> Iterator[Case]:
-    yield Case("released_vocabulary", T=2, V=129280, purpose=DRAW, make=_random, required=True, bench=True)
-    yield Case("no_rows", T=0, V=64, purpose=DRAW, make=_random, required=True)
-    yield Case("many_rows", T=200, V=37, purpose=DRAW, make=_random, required=True)
-    yield Case("other_purposes", T=64, V=37, purpose=RESIDUAL, make=_random)
-    yield Case("drafts", T=64, V=37, purpose=DRAFT + 4, make=_random, required=True)
-    yield Case("one_hot", T=9, V=37, purpose=DRAW, make=_one_hot, required=True)
-    yield Case("no_weight", T=3, V=37, purpose=DRAW, make=_no_weight, required=True)
-    yield ErrorCase(
-        "seeds", T=2, V=8, purpose=DRAW, make=_random, stretch=("seeds", "T"), raises=ShapeError, match="T=3"
-    )
-    yield ErrorCase(
-        "int_seeds",
-        T=2,
-        V=8,
-        purpose=DRAW,
-        make=_random,
-        spoil=lambda a: a.update(seeds=a["seeds"].int()),
-        raises=DtypeError,
-        match="i32",
-    )
+    yield Case("released_vocabulary", T=2, V=129280, purpose=DRAW, make=random_rows, required=True, bench=True)
+    yield Case("no_rows", T=0, V=64, purpose=DRAW, make=random_rows, required=True)
+    yield Case("many_rows", T=200, V=37, purpose=DRAW, make=random_rows, required=True)
+    yield Case("other_purposes", T=64, V=37, purpose=RESIDUAL, make=random_rows)
+    yield Case("drafts", T=64, V=37, purpose=DRAFT + 4, make=random_rows, required=True)
+    yield Case("one_hot", T=9, V=37, purpose=DRAW, make=one_hot_rows, required=True)
+    yield Case("no_weight", T=3, V=37, purpose=DRAW, make=rows_without_weight, required=True)
+    yield from wrong_calls()
