@@ -84,7 +84,7 @@ def _read_runs(tables: Mapping[str, Sequence[Support]]) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = tomllib.loads(RUNS_FILE.read_text(encoding="utf-8"))["run"]
     for run in runs:
         native = {row.op for row in tables[run["backend"]] if row.outcome == "native"}
-        unknown = {*run["ops"], *run.get("except", ())} - native - {"*"}
+        unknown = set(run["ops"]) - native - {"*"}
         if unknown:
             raise InternalError(f"{RUNS_FILE.name}: {run['backend']} does not claim {sorted(unknown)}")
     return runs
@@ -92,8 +92,6 @@ def _read_runs(tables: Mapping[str, Sequence[Support]]) -> list[dict[str, Any]]:
 
 def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
     ops = "all" if run["ops"] == ["*"] else ", ".join(map(code, run["ops"]))
-    if run.get("except"):
-        ops += f" but {', '.join(map(code, run['except']))}"
     return run["backend"], ops, run["hardware"], run["how"]
 
 
@@ -114,8 +112,9 @@ def _native(name: str, supports: Sequence[Support], runs: Sequence[Mapping[str, 
 
 
 def _where(name: str, row: Support, runs: Sequence[Mapping[str, Any]]) -> str:
-    own = [run for run in runs if run["backend"] == name and row.op not in run.get("except", ())]
-    places = [run["hardware"] for run in own if row.op in run["ops"] or run["ops"] == ["*"]]
+    places = [
+        run["hardware"] for run in runs if run["backend"] == name and (row.op in run["ops"] or run["ops"] == ["*"])
+    ]
     return ", ".join(places) or "**never**"
 
 
