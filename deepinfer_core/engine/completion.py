@@ -11,7 +11,7 @@ from deepinfer_core.outputs import CompletionOutput, FinishReason, Logprob
 
 if TYPE_CHECKING:
     from deepinfer_core.engine.tokenizer import Tokenizer
-    from deepinfer_core.runtime.sampler import SampledToken
+    from deepinfer_core.runtime.sampled_rows import SampledToken
     from deepinfer_core.sampling_params import SamplingParams
     from deepinfer_core.structured_output.matcher import GrammarMatcher
 

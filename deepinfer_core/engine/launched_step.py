@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from deepinfer_core.runtime.sampler import SampledRows, ScoredRows
+from deepinfer_core.runtime.sampled_rows import SampledRows, ScoredRows
 from deepinfer_core.scheduler.drafts import NO_DRAFTS, Proposal, StepTiming
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from deepinfer_core.backend.device import Download, Timer
     from deepinfer_core.engine.logprobs import PromptScores
-    from deepinfer_core.runtime.sampler import SampledToken
+    from deepinfer_core.runtime.sampled_rows import SampledToken
     from deepinfer_core.runtime.sampling_tensors import SamplingRow
     from deepinfer_core.scheduler.step_plan import SequencePlan, StepPlan
 

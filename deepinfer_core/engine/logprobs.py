@@ -11,7 +11,7 @@ from deepinfer_core.outputs import Logprob
 if TYPE_CHECKING:
     from deepinfer_core.engine.tokenizer import Tokenizer
     from deepinfer_core.outputs import PromptLogprobs
-    from deepinfer_core.runtime.sampler import TokenLogprob
+    from deepinfer_core.runtime.sampled_rows import TokenLogprob
 
 
 def with_text(values: Mapping[int, TokenLogprob], tokenizer: Tokenizer | None) -> dict[int, Logprob]:

@@ -10,7 +10,8 @@ import torch
 
 from deepinfer_core.runtime.batch import int32_row
 from deepinfer_core.runtime.drafter import DUMMY_SLOT
-from deepinfer_core.runtime.sampler import Judge, SampledRows, most_alternatives
+from deepinfer_core.runtime.sampled_rows import SampledRows
+from deepinfer_core.runtime.sampler import Judge, most_alternatives
 from deepinfer_core.runtime.sampling_tensors import NO_DRAFT
 
 if TYPE_CHECKING:

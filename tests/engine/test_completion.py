@@ -13,7 +13,7 @@ from deepinfer_core import LLM, SamplingParams
 from deepinfer_core.engine.completion import Completion
 from deepinfer_core.engine.stop_text import StopText
 from deepinfer_core.engine.tokenizer import Tokenizer
-from deepinfer_core.runtime.sampler import SampledToken, TokenLogprob
+from deepinfer_core.runtime.sampled_rows import SampledToken, TokenLogprob
 
 EOS = 1
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from deepinfer_core.backend.binding import Binder
 from deepinfer_core.errors import InternalError
-from deepinfer_core.runtime.sampler import SampledToken, Sampler
+from deepinfer_core.runtime.sampled_rows import SampledToken
+from deepinfer_core.runtime.sampler import Sampler
 from deepinfer_core.runtime.sampling_tensors import SamplingRow, completion_seed
 from deepinfer_core.sampling_params import SamplingParams
 
