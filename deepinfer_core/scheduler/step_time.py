@@ -123,10 +123,18 @@ class StepTimeModel:
         own_s, other_s = own.at(num_sequences), other.at(num_sequences)
         if own_s is not None and (own.is_near(num_sequences) or not other.is_near(num_sequences)):
             return own_s
-        measured = _between(*self._draft, num_sequences) if self._draft else 0.0
+        measured = self._measured_draft_s(num_sequences)
         if other_s is not None:
             return max(0.0, other_s + (measured if proposes else -measured))
         return measured if proposes else 0.0
+
+    def _measured_draft_s(self, num_sequences: int) -> float:
+        """Of the draft module by the curve of the start, which goes on straight; 0 without one."""
+        if self._draft is None:
+            return 0.0
+        sizes, seconds = self._draft
+        beyond = max(0, num_sequences - sizes[-1]) * _tail(sizes, seconds)
+        return _between(sizes, seconds, num_sequences) + beyond
 
     def draft_s(self, num_sequences: int) -> float:
         """Of the draft module: what steps that ran it took longer, else as measured at the start, else 0."""

@@ -53,6 +53,18 @@ def test_that_holds_with_noise_and_contexts_that_the_curve_did_not_have(num_sequ
     assert adaptive >= 0.98 * max(fixed)
 
 
+def test_that_holds_where_only_small_sizes_were_measured_and_drafts_are_dear() -> None:
+    """A host: every row costs as much as a token is worth, and a start-up has no time for large sizes."""
+    machine = Machine(forward=lambda rows: 12e-3 + 1.25e-3 * rows, draft=lambda count: 7e-3 + 2.1e-3 * count)
+    curve = {rows: machine.forward(rows) for rows in (1, 2, 4, 8, 16, 32, 64)}
+    times = StepTimeModel(curve, draft={count: machine.draft(count) for count in (1, 2, 4, 8)}, interpolate=True)
+
+    fixed = [decode(FixedLengths(number), machine, 128).rate for number in range(NUM_DRAFTS + 1)]
+    adaptive = run(AdaptiveLengths(times), machine, 128, num_steps=120, warm_up=30).rate
+
+    assert adaptive >= 0.98 * max(fixed)
+
+
 def test_fewer_drafts_are_verified_the_higher_the_load() -> None:
     machine = Machine(forward=staircase(8, per_row=PER_ROW))
 

@@ -176,7 +176,7 @@ def test_sampler_of_other_sequences_lies_between_the_nearest() -> None:
 
 def test_draft_module_takes_what_was_measured_until_steps_show_it() -> None:
     model = StepTimeModel(CURVE, draft={1: 1.0, 5: 2.0})
-    assert [model.draft_s(count) for count in (1, 3, 9)] == [1.0, 1.5, 2.0]
+    assert [model.draft_s(count) for count in (1, 3, 9)] == [1.0, 1.5, 3.0]
 
     observe(model, SAMPLER_SAMPLES, sample_s=4.0, num_sequences=4)
     assert model.sample_s(4, proposes=False) == pytest.approx(4.0 - 1.75)
