@@ -195,7 +195,7 @@ def test_steps_without_drafts_tell_what_steps_with_them_will_take() -> None:
 
 
 def test_far_away_sizes_are_not_compared_with_near_ones() -> None:
-    model = StepTimeModel(CURVE, draft={1: 0.1})
+    model = StepTimeModel(CURVE, draft={1: 0.1, 256: 0.1})
 
     observe(model, SAMPLER_SAMPLES, sample_s=1.0, num_sequences=4)
     observe(model, SAMPLER_SAMPLES, sample_s=9.0, num_sequences=256, proposed=False)
