@@ -8,7 +8,7 @@ from typing import Any
 
 from deepinfer_core.config.fallback import FallbackPolicy
 from deepinfer_core.config.numerics import VARIANTS
-from deepinfer_core.config.prefix_cache import PREFIX_CACHE_MODES, PrefixCacheConfig
+from deepinfer_core.config.prefix_cache import DISK_WAIT_S, PREFIX_CACHE_MODES, PrefixCacheConfig
 from deepinfer_core.config.prompt_truncation import DEFAULT_KEEP_TOKENS, PromptTruncation
 from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.config.speculation import SpeculativeConfig, speculative_config
@@ -58,8 +58,11 @@ class EngineConfig:
             elsewhere, with the last window of the hit computed again from an empty one.
         prefix_snapshots: States that are kept on the device for that; each takes a state slot.
         prefix_memory_gib: Host memory for copies of cached prefixes; 0 for none.
-        prefix_disk: Folder for what leaves that memory; it is found again after a restart. Empty for none.
+        prefix_disk: Folder for what leaves that memory; it is found again after a restart. Empty for none. What is read
+            from it goes through that memory, so there must be some.
         prefix_disk_gib: What the folder may take.
+        prefix_disk_wait_s: Seconds for which a request may wait for the folder when its turn has come; then what has
+            not arrived is computed. Others are served meanwhile.
         prompt_truncation: How much of a prompt the decoder layers see: ``off`` for all of it; ``compact`` for its last
             tokens, at about half the work; ``mask`` gives the results of ``compact`` at the cost of ``off``.
         prompt_keep_tokens: Those last tokens.
@@ -103,6 +106,7 @@ class EngineConfig:
     prefix_memory_gib: float = 0.0
     prefix_disk: str = ""
     prefix_disk_gib: float = 16.0
+    prefix_disk_wait_s: float = DISK_WAIT_S
     prompt_truncation: str = "off"
     prompt_keep_tokens: int = DEFAULT_KEEP_TOKENS
     speculative_config: SpeculativeConfig | None = None
@@ -144,6 +148,9 @@ class EngineConfig:
             gib: Any = getattr(self, name)
             if isinstance(gib, bool) or not isinstance(gib, int | float) or not 0 <= gib < math.inf:
                 problems.append(f"{name}={gib!r} must be a number of GiB, 0 or more")
+        wait: Any = self.prefix_disk_wait_s
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
+            problems.append(f"prefix_disk_wait_s={wait!r} must be a number of seconds, 0 or more")
         snapshots: Any = self.prefix_snapshots
         if isinstance(snapshots, bool) or not isinstance(snapshots, int) or snapshots < 0:
             problems.append(f"prefix_snapshots={snapshots!r} must be a whole number, 0 or more")
@@ -173,6 +180,11 @@ class EngineConfig:
                 "overlap=on launches a step before the tokens of the last one are known, and drafts need them; leave "
                 "overlap at auto, or speculative_config out"
             )
+        if self.prefix_disk and not self.prefix_memory_gib:
+            problems.append(
+                "prefix_disk is set, but prefix_memory_gib is 0, and what is read from the disk goes through that "
+                "memory; set prefix_memory_gib to what the longest prefixes take, 1 or so"
+            )
         if self.prefix_disk and not self.prefix_disk_gib:
             problems.append("prefix_disk names a folder that may take 0 GiB; raise prefix_disk_gib")
         return problems
@@ -190,6 +202,7 @@ class EngineConfig:
             num_snapshots=self.prefix_snapshots if self.prefix_cache != "off" and not truncation.is_on else 0,
             window_tokens=window_tokens,
             keep_tokens=truncation.keep_tokens if truncation.is_on else 0,
+            max_wait_s=float(self.prefix_disk_wait_s),
         )
 
     def scheduler(self, max_model_len: int) -> SchedulerConfig:

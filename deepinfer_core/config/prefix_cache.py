@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PREFIX_CACHE_MODES = ("off", "exact", "bounded")
+DISK_WAIT_S = 2.0
+"""Far more than a sound disk needs for what fits into memory, and what a request loses at most to one that hangs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +20,14 @@ class PrefixCacheConfig:
         window_tokens: The model's window.
         keep_tokens: Tokens at the end of a prompt that the decoder layers see, 0 for all. A state after a truncated
             prompt is that prompt's own: then none are kept, and hits are replayed.
+        max_wait_s: Seconds that a sequence whose turn to be admitted has come may wait for payloads from a disk.
     """
 
     mode: str = "off"
     num_snapshots: int = 0
     window_tokens: int = 128
     keep_tokens: int = 0
+    max_wait_s: float = DISK_WAIT_S
 
     @property
     def is_on(self) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepinfer_core.prefix_cache.disk_tier import DiskTier
+from deepinfer_core.prefix_cache.fetch import Fetch, Fetcher
 from deepinfer_core.prefix_cache.memory_tier import MemoryTier
 from deepinfer_core.prefix_cache.tiered_store import TieredStore
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from deepinfer_core.backend.device import Download
     from deepinfer_core.config.engine import EngineConfig
     from deepinfer_core.prefix_cache.keys import CacheIdentity
+    from deepinfer_core.prefix_cache.wanted import Choose
     from deepinfer_core.runtime.cache_transfer import CacheTransfer
     from deepinfer_core.scheduler.prefix_cache import Save
 
@@ -26,21 +28,32 @@ _MAX_PENDING = 2
 
 
 class PrefixStorage:
-    """Copies what was named to the tiers, one step behind, and looks it up there for the scheduler."""
+    """Copies what was named to the tiers, one step behind, and looks it up there for the scheduler.
 
-    def __init__(self, store: TieredStore, transfer: CacheTransfer) -> None:
+    What it tells the scheduler at once is what host memory has. Nobody but the threads of the store waits for a disk.
+    """
+
+    def __init__(self, store: TieredStore, transfer: CacheTransfer, memory_bytes: int) -> None:
+        """Take over a store whose memory tier holds so many bytes."""
         self._store = store
+        self._fetcher = Fetcher(
+            store, capacity_bytes=memory_bytes, block_bytes=transfer.block_bytes, snapshot_bytes=transfer.slot_bytes
+        )
         self._transfer = transfer
         self._pending: deque[tuple[Sequence[Save], Download]] = deque()
         self._unwanted: set[bytes] = set()
 
     def contains(self, key: bytes) -> bool:
         """Whether :meth:`get` would probably find it."""
-        return self._store.contains(key)
+        return self._store.is_in_memory(key)
 
     def get(self, key: bytes) -> bytes | None:
-        """The payload, or None."""
-        return self._store.get(key)
+        """The payload if it is in host memory, or None."""
+        return self._store.get_from_memory(key)
+
+    def fetch(self, choose: Choose) -> Fetch | None:
+        """Begin to bring into memory what is chosen from all tiers; None where memory is the only one."""
+        return self._fetcher.fetch(choose) if self._store.has_slower else None
 
     def delete(self, key: bytes) -> None:
         """Forget a payload, also one that is being copied."""
@@ -81,4 +94,5 @@ def open_storage(config: EngineConfig, identity: CacheIdentity, transfer: CacheT
     slower = []
     if config.prefix_disk:
         slower.append(DiskTier(Path(config.prefix_disk), int(config.prefix_disk_gib * _GIB), identity))
-    return PrefixStorage(TieredStore(MemoryTier(int(config.prefix_memory_gib * _GIB)), *slower), transfer)
+    memory_bytes = int(config.prefix_memory_gib * _GIB)
+    return PrefixStorage(TieredStore(MemoryTier(memory_bytes), *slower), transfer, memory_bytes)

@@ -23,6 +23,16 @@ class CacheTransfer:
         self._caches = caches
         self._device = device
 
+    @property
+    def block_bytes(self) -> int:
+        """Size of the payload of a block."""
+        return self._place(0, is_slot=False).nbytes
+
+    @property
+    def slot_bytes(self) -> int:
+        """Size of the payload of a state slot."""
+        return self._place(0, is_slot=True).nbytes
+
     def write(self, loads: Sequence[CacheLoad]) -> None:
         """Put payloads to their places, before the steps that are launched from now on."""
         for load in loads:

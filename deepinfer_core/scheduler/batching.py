@@ -9,7 +9,9 @@ from deepinfer_core.errors import require
 from deepinfer_core.scheduler.cache_memory import CacheMemory
 from deepinfer_core.scheduler.drafts import DraftPlanner
 from deepinfer_core.scheduler.policy import Load, SchedulingPolicy
-from deepinfer_core.scheduler.prefix_cache import Hit, PrefixCache
+from deepinfer_core.scheduler.prefetch import Prefetches
+from deepinfer_core.scheduler.prefix_cache import PrefixCache
+from deepinfer_core.scheduler.prefix_search import Hit
 from deepinfer_core.scheduler.queues import SortedQueue, by_rank
 from deepinfer_core.scheduler.sequence import Sequence, SequenceStatus
 from deepinfer_core.scheduler.step_plan import CacheLoad, SequencePlan, StepKind, StepPlan
@@ -20,12 +22,15 @@ class Batcher:
 
     ``waiting`` sequences hold no memory; ``running`` ones were admitted and hold some. Admission takes from the front
     of the one, preemption from the back of the other: whoever comes first among the unfinished is neither overtaken
-    nor preempted for another, and so gets nearer to its end.
+    nor preempted for another, and so gets nearer to its end. Only while payloads of a waiting one are on their way from
+    a disk others are admitted past it, for a limited time.
 
     Attributes:
         waiting: New and preempted sequences.
         running: Prefilling and decoding sequences.
         num_preemptions: How often memory was taken away.
+        prefetches: What is on its way for waiting sequences.
+        num_passed_over: Sequences that the latest look for new prompts passed over because of that.
     """
 
     def __init__(
@@ -34,6 +39,7 @@ class Batcher:
         policy: SchedulingPolicy,
         memory: CacheMemory,
         prefix_cache: PrefixCache,
+        prefetches: Prefetches,
         drafts: DraftPlanner,
     ) -> None:
         self.waiting = SortedQueue(by_rank)
@@ -43,7 +49,9 @@ class Batcher:
         self._memory = memory
         self._prefix_cache = prefix_cache
         self._drafts = drafts
+        self.prefetches = prefetches
         self.num_preemptions = 0
+        self.num_passed_over = 0
 
     def load(self, now: float, num_prefill_steps: int, num_decode_steps: int) -> Load:
         """What the policy may look at; the numbers of steps are those in a row."""
@@ -60,14 +68,17 @@ class Batcher:
             num_decode_steps_in_a_row=num_decode_steps,
         )
 
-    def compose(self, kind: StepKind) -> StepPlan:
-        """A step of this kind with its memory reserved; it has no entries if there is nothing to do."""
+    def compose(self, kind: StepKind, now: float) -> StepPlan:
+        """A step of this kind with its memory reserved; it has no entries if there is nothing to do.
+
+        ``now`` is the time that ``Scheduler.plan`` was given.
+        """
         preempted: list[Sequence] = []
         decodes = self._decode(preempted) if kind is not StepKind.PREFILL else []
         num_free_rows = self._config.max_num_batched_tokens - sum(entry.num_tokens for entry in decodes)
         loads, restores = list[CacheLoad](), list[tuple[int, int]]()
         prefills = (
-            self._prefill(num_free_rows, loads, restores) if kind is not StepKind.DECODE and num_free_rows else []
+            self._prefill(num_free_rows, now, loads, restores) if kind is not StepKind.DECODE and num_free_rows else []
         )
         return StepPlan(
             decodes=tuple(decodes),
@@ -90,12 +101,13 @@ class Batcher:
         """Take a sequence that is over out of its queue; memory that a step still uses stays until that step ends."""
         queue = self.waiting if sequence.status is SequenceStatus.WAITING else self.running
         queue.remove(sequence)
+        self.prefetches.end(sequence)
         sequence.status = SequenceStatus.FINISHED
         if not sequence.num_steps_in_flight:
             self._memory.release(sequence)
 
     def _prefill(
-        self, num_free_rows: int, loads: list[CacheLoad], restores: list[tuple[int, int]]
+        self, num_free_rows: int, now: float, loads: list[CacheLoad], restores: list[tuple[int, int]]
     ) -> list[SequencePlan]:
         """Chunks in the policy's order until the rows are used up; admitted sequences come before waiting ones.
 
@@ -104,7 +116,7 @@ class Batcher:
         """
         entries: list[SequencePlan] = []
         num_free_context = self._config.max_model_len + self._config.max_num_batched_tokens
-        for sequence in self._prefill_candidates():
+        for sequence in self._prefill_candidates(now):
             num_free_context -= sequence.num_expected_tokens
             if entries and num_free_context < 0:
                 break
@@ -126,11 +138,21 @@ class Batcher:
                 break
         return entries
 
-    def _prefill_candidates(self) -> Iterator[Sequence]:
-        """Whoever may get rows next; a waiting one is named again and again until it is admitted."""
+    def _prefill_candidates(self, now: float) -> Iterator[Sequence]:
+        """Whoever may get rows next; a waiting one is named again and again until it is admitted.
+
+        One whose payloads are on their way is passed over; it keeps its rank.
+        """
+        self.num_passed_over = 0
         yield from [sequence for sequence in self.running if sequence.status is SequenceStatus.PREFILLING]
-        while self.waiting and self._has_place_for(self.waiting.first):
-            yield self.waiting.first
+        while self.num_passed_over < len(self.waiting):
+            sequence = self.waiting[self.num_passed_over]
+            if not self._has_place_for(sequence):
+                break
+            if self.prefetches.is_on_its_way(sequence, now):
+                self.num_passed_over += 1
+            else:
+                yield sequence
 
     def _has_place_for(self, sequence: Sequence) -> bool:
         """The first half of the admission rule: not too many run.
@@ -164,6 +186,7 @@ class Batcher:
         if hit is not found and not self._has_memory_for(sequence, hit):
             return False
         self.waiting.remove(sequence)
+        self.prefetches.end(sequence)
         self._memory.admit(sequence, hit)
         loads += [CacheLoad(sequence.block_ids[place], payload, is_slot=False) for place, payload in payloads]
         if state is not None:

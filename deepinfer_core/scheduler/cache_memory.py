@@ -5,7 +5,7 @@ from __future__ import annotations
 from deepinfer_core.config.architecture import BLOCK_TOKENS
 from deepinfer_core.errors import CapacityError
 from deepinfer_core.scheduler.block_pool import BlockPool
-from deepinfer_core.scheduler.prefix_cache import Hit
+from deepinfer_core.scheduler.prefix_search import Hit
 from deepinfer_core.scheduler.sequence import Sequence
 
 

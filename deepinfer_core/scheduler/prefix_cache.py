@@ -8,15 +8,19 @@ computed again from an empty window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from deepinfer_core.config.architecture import BLOCK_TOKENS
 from deepinfer_core.config.prefix_cache import PrefixCacheConfig
 from deepinfer_core.errors import require
-from deepinfer_core.prefix_cache.keys import derive, extend
+from deepinfer_core.prefix_cache.keys import extend
+from deepinfer_core.prefix_cache.wanted import NOTHING, Choose, Wanted
 from deepinfer_core.scheduler.block_pool import BlockPool
+from deepinfer_core.scheduler.prefix_search import NO_HIT, Hit, PrefixSearch, snapshot_key
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 from deepinfer_core.scheduler.step_plan import SequencePlan
 
@@ -24,8 +28,26 @@ _MOST_REPEATS = 16
 """Look-ups for one sequence that are answered alike while there are outer tiers, which change unseen."""
 
 
+class Fetch(Protocol):
+    """Payloads on their way from tiers that take their time."""
+
+    @property
+    def wanted(self) -> Wanted:
+        """What is on its way; nothing as long as that is not known."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all has come that will; ``get`` gives it."""
+        ...
+
+    def close(self) -> None:
+        """Nobody waits for it any more, or it was used."""
+        ...
+
+
 class OuterTiers(Protocol):
-    """Copies of blocks and snapshots outside the device; payloads are opaque."""
+    """Copies of blocks and snapshots outside the device; payloads are opaque. No call waits for a disk."""
 
     def contains(self, key: bytes) -> bool:
         """Whether :meth:`get` would probably find it."""
@@ -35,35 +57,13 @@ class OuterTiers(Protocol):
         """The payload, or None; never raises."""
         ...
 
+    def fetch(self, choose: Choose) -> Fetch | None:
+        """Begin to bring what is chosen to where ``get`` finds it; None if there is nothing beyond that."""
+        ...
+
     def delete(self, key: bytes) -> None:
         """Forget a payload, if it is there."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
-    """What a sequence finds when it is admitted.
-
-    Attributes:
-        num_blocks: Leading blocks that it takes, from the device or an outer tier.
-        block_ids: Those of them that are on the device, by place.
-        resume: Position of the first token to compute.
-        window_start: First position that will have window keys: ``resume`` when there is no snapshot, else 0.
-        store_from: Entries that close before this position must not be written again.
-        snapshot: Key of the snapshot to start from; None without one.
-        num_found: Leading blocks that are there; more than it takes where no state was kept at their end.
-    """
-
-    num_blocks: int = 0
-    block_ids: dict[int, int] = field(default_factory=dict[int, int])
-    resume: int = 0
-    window_start: int = 0
-    store_from: int = 0
-    snapshot: bytes | None = None
-    num_found: int = 0
-
-
-NO_HIT = Hit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,14 @@ class PrefixCounters:
         num_hit_tokens: Those of them that were not computed again.
         num_outer_tokens: Those of the latter whose blocks came from an outer tier.
         num_snapshots: Snapshots taken.
+        num_late: Times that a sequence had waited long enough for an outer tier, and began with what had come.
     """
 
     num_query_tokens: int = 0
     num_hit_tokens: int = 0
     num_outer_tokens: int = 0
     num_snapshots: int = 0
+    num_late: int = 0
 
 
 class PrefixCache:
@@ -156,10 +158,28 @@ class PrefixCache:
         latest = self._latest
         if latest is None or not latest.answers(sequence) or latest.num_repeats == _MOST_REPEATS:
             keys = self._keys(sequence)
-            watched = frozenset((*keys, *map(_snapshot_key, keys)))
-            latest = self._latest = _LookUp(sequence, sequence.num_tokens, watched, self._search(sequence, keys))
+            watched = frozenset((*keys, *map(snapshot_key, keys)))
+            hit = self._search(sequence).longest(
+                find_block=self._blocks.find, has_block=self._has_outside, has_snapshot=self._has_snapshot
+            )
+            latest = self._latest = _LookUp(sequence, sequence.num_tokens, watched, hit)
         latest.num_repeats += self._tiers is not None
         return latest.hit
+
+    def look_again(self) -> None:
+        """Forget the latest look-up, because something has come from an outer tier."""
+        self._latest = None
+
+    def fetch(self, sequence: Sequence) -> Fetch | None:
+        """Ask the outer tiers to bring what a waiting sequence could use; None if they have no more to give."""
+        if self._tiers is None or not self.serves(sequence):
+            return None
+        search = self._search(sequence)
+        if self.find(sequence).resume >= search.most_tokens():
+            return None
+        blocks = {key: block_id for key in search.keys if (block_id := self._blocks.find(key)) is not None}
+        snapshots = {key for key in map(snapshot_key, search.keys) if self.snapshots.find(key) is not None}
+        return self._tiers.fetch(partial(_choose, search, blocks, snapshots))
 
     def distrust(self, sequence: Sequence) -> None:
         """Let nobody find what a sequence has read or written any more; for one whose results are no numbers.
@@ -167,7 +187,7 @@ class PrefixCache:
         Blocks that it took from others are among that: if what they hold is the reason, the next one would fail too.
         """
         for key in self._keys(sequence) if self.serves(sequence) else ():
-            for pool, name in ((self._blocks, key), (self.snapshots, _snapshot_key(key))):
+            for pool, name in ((self._blocks, key), (self.snapshots, snapshot_key(key))):
                 pool.unname(name)
                 if self._tiers is not None:
                     self._tiers.delete(name)
@@ -182,10 +202,8 @@ class PrefixCache:
             return ()
         last = (sequence.num_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
         shared = min(hit.num_found * BLOCK_TOKENS, last)
-        keys = self._keys(sequence)
-        return tuple(
-            point for point in sorted({shared, last}) if point > hit.resume and not self._has_snapshot(keys, point)
-        )
+        points = [point for point in sorted({shared, last}) if point > hit.resume]
+        return tuple(point for point in points if not self._has_snapshot(self._key_of_state(sequence, point)))
 
     def use_snapshot(self, key: bytes) -> int:
         """The slot of a snapshot that is on the device; it is reused last."""
@@ -209,7 +227,7 @@ class PrefixCache:
             return None
         if entry.window_start and end < entry.window_start + self._config.window_tokens:
             return None  # the window is not whole yet, and whoever starts from a snapshot reads a whole one
-        if not entry.is_pending and self._has_snapshot(self._keys(entry.sequence), end):
+        if not entry.is_pending and self._has_snapshot(self._key_of_state(entry.sequence, end)):
             return None
         [slot] = self.snapshots.allocate(1)
         return slot
@@ -218,7 +236,7 @@ class PrefixCache:
         """Name a snapshot whose step has run, and let go of it."""
         end, failed = entry.start + entry.num_tokens, entry.sequence.finish_reason is FinishReason.ERROR
         if entry.holds_memory and end <= entry.sequence.num_tokens and not failed:
-            key = _snapshot_key(self._keys(entry.sequence)[end // BLOCK_TOKENS - 1])
+            key = self._key_of_state(entry.sequence, end)
             if self.snapshots.name(slot, key):
                 self.counters.num_snapshots += 1
                 self._note_save(Save(key, slot, is_slot=True))
@@ -267,18 +285,8 @@ class PrefixCache:
         taken, self._saves = self._saves, []
         return [save for save in taken if self._pool(save).find(save.key) == save.place]
 
-    def _search(self, sequence: Sequence, keys: list[bytes]) -> Hit:
-        found = dict[int, int]()
-        num_blocks = 0
-        for place, key in enumerate(keys):
-            block_id = self._blocks.find(key)
-            if block_id is not None:
-                found[place] = block_id
-            elif self._tiers is None or not self._tiers.contains(key):
-                break
-            num_blocks += 1
-        hits = [self._exact_hit(sequence, keys, num_blocks, found), self._replayed_hit(sequence, num_blocks, found)]
-        return max(hits, key=lambda hit: hit.resume)
+    def _search(self, sequence: Sequence) -> PrefixSearch:
+        return PrefixSearch(self._config, tuple(self._keys(sequence)), sequence.num_tokens)
 
     def _broken(self) -> tuple[Hit, list[tuple[int, bytes]], None]:
         """What :meth:`load` returns when a tier has not kept its promise."""
@@ -300,49 +308,46 @@ class PrefixCache:
             keys.append(extend(parent, tokens[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]))
         return keys
 
-    def _exact_hit(self, sequence: Sequence, keys: list[bytes], num_blocks: int, found: dict[int, int]) -> Hit:
-        """The longest prefix with a snapshot at its end; one token at least is left to compute."""
-        if not self._config.takes_snapshots:
-            return NO_HIT
-        for count in range(min(num_blocks, (sequence.num_tokens - 1) // BLOCK_TOKENS), 0, -1):
-            key = _snapshot_key(keys[count - 1])
-            if self._has_snapshot(keys, count * BLOCK_TOKENS):
-                end = count * BLOCK_TOKENS
-                ids = {place: block for place, block in found.items() if place < count}
-                return Hit(
-                    num_blocks=count, block_ids=ids, resume=end, store_from=end, snapshot=key, num_found=num_blocks
-                )
-        return Hit(num_found=num_blocks)
+    def _key_of_state(self, sequence: Sequence, end: int) -> bytes:
+        """The key of the snapshot at a block boundary of a sequence."""
+        return snapshot_key(self._keys(sequence)[end // BLOCK_TOKENS - 1])
 
-    def _replayed_hit(self, sequence: Sequence, num_blocks: int, found: dict[int, int]) -> Hit:
-        """A prefix whose last tokens are computed again from an empty window."""
-        if not self._config.may_replay:
-            return NO_HIT
-        end = num_blocks * BLOCK_TOKENS
-        kept = self._config.keep_tokens or self._config.window_tokens
-        first = min(end - self._config.window_tokens, sequence.num_tokens - kept)
-        resume = first // BLOCK_TOKENS * BLOCK_TOKENS
-        if resume <= 0:
-            return Hit(num_found=num_blocks)
-        return Hit(
-            num_blocks=num_blocks,
-            block_ids=found,
-            resume=resume,
-            window_start=resume,
-            store_from=end,
-            num_found=num_blocks,
-        )
+    def _has_outside(self, key: bytes) -> bool:
+        return self._tiers is not None and self._tiers.contains(key)
 
-    def _has_snapshot(self, keys: list[bytes], end: int) -> bool:
-        key = _snapshot_key(keys[end // BLOCK_TOKENS - 1])
-        return self.snapshots.find(key) is not None or (self._tiers is not None and self._tiers.contains(key))
+    def _has_snapshot(self, key: bytes) -> bool:
+        return self.snapshots.find(key) is not None or self._has_outside(key)
 
     def _note_save(self, save: Save) -> None:
         if self._tiers is not None and not self._tiers.contains(save.key):
             self._saves.append(save)
 
 
-@lru_cache(maxsize=8192)
-def _snapshot_key(block_key: bytes) -> bytes:
-    """The key of the snapshot at the end of a block."""
-    return derive(block_key, "state")
+def _choose(
+    search: PrefixSearch,
+    blocks: Mapping[bytes, int],
+    snapshots: AbstractSet[bytes],
+    contains: Callable[[bytes], bool],
+    max_blocks: int,
+) -> Wanted:
+    """What the longest hit would take from outer tiers, of which so many blocks fit into memory.
+
+    A thread of the tiers calls this, so it knows what the device had as a copy, and touches nothing of the scheduler.
+    """
+    num_asked = 0
+
+    def has_block(key: bytes) -> bool:
+        nonlocal num_asked
+        num_asked += 1
+        return num_asked <= max_blocks and contains(key)
+
+    hit = search.longest(
+        find_block=blocks.get, has_block=has_block, has_snapshot=lambda key: key in snapshots or contains(key)
+    )
+    if not hit.resume:
+        return NOTHING
+    return Wanted(
+        blocks=tuple(key for key in search.keys[: hit.num_blocks] if key not in blocks),
+        snapshot=hit.snapshot if hit.snapshot not in snapshots else None,
+        num_tokens=hit.resume,
+    )

@@ -36,6 +36,9 @@ class SortedQueue:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._sequences)
 
+    def __getitem__(self, place: int) -> Sequence:
+        return self._sequences[place]
+
     def __contains__(self, sequence: Sequence) -> bool:
         place = self._place(sequence)
         return place < len(self._sequences) and self._sequences[place] is sequence

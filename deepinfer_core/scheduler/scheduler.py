@@ -16,6 +16,7 @@ from deepinfer_core.scheduler.cache_memory import CacheMemory
 from deepinfer_core.scheduler.drafts import DraftPlanner, StepTiming, VerifyAll
 from deepinfer_core.scheduler.leases import Leases
 from deepinfer_core.scheduler.policy import POLICIES, SchedulingPolicy
+from deepinfer_core.scheduler.prefetch import Prefetches
 from deepinfer_core.scheduler.prefix_cache import PrefixCache
 from deepinfer_core.scheduler.queues import SortedQueue, by_deadline
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
@@ -79,12 +80,12 @@ class Scheduler:
         self.config = config
         self._policy = policy or POLICIES[config.step_policy](config)
         self._memory = CacheMemory(num_blocks, num_state_slots)
-        self.prefix_cache = PrefixCache(
-            prefix_cache or PrefixCacheConfig(), self._memory.blocks, first_snapshot=num_state_slots + 1
-        )
+        prefixes = prefix_cache or PrefixCacheConfig()
+        self.prefix_cache = PrefixCache(prefixes, self._memory.blocks, first_snapshot=num_state_slots + 1)
+        prefetches = Prefetches(self.prefix_cache, prefixes.max_wait_s)
         self._drafts = drafts or VerifyAll(proposes=False)
         self._last_proposed: bool | None = None
-        self._batcher = Batcher(config, self._policy, self._memory, self.prefix_cache, self._drafts)
+        self._batcher = Batcher(config, self._policy, self._memory, self.prefix_cache, prefetches, self._drafts)
         self._deadlines = SortedQueue(by_deadline)
         self._unfinished: dict[str, list[Sequence]] = {}
         self._finished: list[Sequence] = []
@@ -131,6 +132,8 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence. When the first of a request found a place in the queue, the others find one too.
 
+        What the prefix cache has of it on a disk begins to be read.
+
         Raises:
             RequestError: It could never run, its request has an unfinished sequence of the same index, or the queue is
                 full.
@@ -147,6 +150,7 @@ class Scheduler:
         self._unfinished[sequence.request_id] = [*siblings, sequence]
         self._deadlines.add(sequence)
         self._batcher.waiting.add(sequence)
+        self._batcher.prefetches.begin(sequence)
 
     def check(self, sequence: Sequence) -> None:
         """Raise what :meth:`add` would raise for the first sequence of a new request.
@@ -192,11 +196,11 @@ class Scheduler:
         Rows of sequences that are in a step in flight are those that follow it, as if it had ended no sequence.
 
         Args:
-            now: A time that never goes back; deadlines and leases end by it.
+            now: A time that never goes back; deadlines, leases and the wait for a disk end by it.
 
         Returns:
-            The step, or None when nothing can run: all is finished, or what is left waits for a lease or for a step in
-            flight to end.
+            The step, or None when nothing can run: all is finished, or what is left waits for a lease, for a step in
+            flight to end, or for payloads of the prefix cache.
         """
         require(len(self._in_flight) < MAX_STEPS_IN_FLIGHT, "a step was planned before the ones before it were applied")
         self.leases.expire(now)
@@ -204,12 +208,12 @@ class Scheduler:
             self.finish(self._deadlines.first, FinishReason.TIMEOUT)
         preempted: tuple[Sequence, ...] = ()
         for kind in self._kinds(now):
-            plan = self._batcher.compose(kind)
+            plan = self._batcher.compose(kind, now)
             preempted += plan.preempted
             if plan.entries:
                 return self._begin(replace(plan, preempted=preempted))
-        can_wait = not self._unfinished or len(self.leases) > 0 or len(self._in_flight) > 0
-        require(can_wait, "sequences wait, but no step can hold any of them")
+        outsiders = len(self.leases) + len(self._in_flight) + self._batcher.num_passed_over
+        require(not self._unfinished or outsiders > 0, "sequences wait, but no step can hold any of them")
         return None
 
     def apply(self, plan: StepPlan, outcomes: Collection[Outcome]) -> None:

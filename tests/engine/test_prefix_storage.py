@@ -28,6 +28,8 @@ class Copied:
 class Transfer:
     """Copies the number of each place."""
 
+    block_bytes = slot_bytes = 1
+
     def read(self, saves: Sequence[Save]) -> Copied:
         return Copied([torch.tensor([save.place], dtype=torch.uint8) for save in saves])
 
@@ -38,7 +40,7 @@ def save(place: int) -> Save:
 
 
 def test_what_is_forgotten_while_it_is_copied_does_not_arrive() -> None:
-    storage = PrefixStorage(TieredStore(MemoryTier(100)), cast(CacheTransfer, Transfer()))
+    storage = PrefixStorage(TieredStore(MemoryTier(100)), cast(CacheTransfer, Transfer()), 100)
     kept, forgotten, there = save(1), save(2), save(3)
     storage.save([there])
     storage.save([])

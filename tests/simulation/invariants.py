@@ -127,6 +127,17 @@ def check_state(scheduler: Scheduler, once_named: Collection[int] = ()) -> None:
     assert not any(slot in scheduler.prefix_cache.snapshots._keys for slot in taking)
 
 
+def check_prefetches(scheduler: Scheduler, now: float) -> None:
+    """What is on its way belongs to somebody who waits, and nobody was just passed over whose time is up."""
+    batcher, pending = scheduler._batcher, scheduler._batcher.prefetches._pending
+    waiting = list(batcher.waiting)
+    assert pending.keys() <= {*waiting}
+    for sequence in waiting[: batcher.num_passed_over]:
+        since = pending[sequence].since
+        assert since is not None
+        assert now - since < scheduler.prefix_cache._config.max_wait_s
+
+
 def check_names(scheduler: Scheduler, executor: NullExecutor) -> None:
     """Whatever has a name holds what the name stands for, in each moment in which it can be found."""
     for block_id, key in scheduler._memory.blocks._keys.items():

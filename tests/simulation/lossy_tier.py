@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 
+from deepinfer_core.prefix_cache.wanted import Choose
+from deepinfer_core.scheduler.prefix_cache import Fetch
+
 
 class LossyTier:
     """A dictionary of payloads; what drops out of it is random."""
@@ -27,6 +30,9 @@ class LossyTier:
     def get(self, key: bytes) -> bytes | None:
         return self._payloads.get(key) if self._rng.random() >= self._miss else None
 
+    def fetch(self, choose: Choose) -> Fetch | None:
+        return None
+
     def put(self, key: bytes, payload: bytes) -> None:
         if len(self._payloads) >= self._capacity:
             del self._payloads[self._rng.choice(list(self._payloads))]
@@ -34,3 +40,6 @@ class LossyTier:
 
     def delete(self, key: bytes) -> None:
         self._payloads.pop(key, None)
+
+    def pass_time(self, now: float) -> None:
+        """Nothing is on its way here."""

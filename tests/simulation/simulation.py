@@ -18,9 +18,10 @@ from deepinfer_core.scheduler.prefix_cache import PrefixCounters
 from deepinfer_core.scheduler.scheduler import Scheduler
 from deepinfer_core.scheduler.sequence import FinishReason, Sequence
 from deepinfer_core.scheduler.step_plan import Outcome, StepPlan
-from tests.simulation.invariants import check_in_flight, check_names, check_plan, check_state
+from tests.simulation.invariants import check_in_flight, check_names, check_plan, check_prefetches, check_state
 from tests.simulation.lossy_tier import LossyTier
 from tests.simulation.null_executor import NullExecutor
+from tests.simulation.slow_tier import SlowTier
 from tests.simulation.workload import Arrival
 
 LEASE_TIME = 20.0
@@ -58,6 +59,8 @@ class Report:
         trace: What ran, step by step, as a number.
         prefixes: What the prefix cache counted.
         num_evictions: Names that were lost to other contents, of blocks and of snapshots.
+        num_naps: Plans without a step while payloads were on their way and nothing ran.
+        ended_on_the_way: Sequences that ended while their payloads were on their way, by finish reason.
     """
 
     num_steps: int = 0
@@ -70,6 +73,8 @@ class Report:
     trace: int = 0
     prefixes: PrefixCounters = field(default_factory=PrefixCounters)
     num_evictions: tuple[int, int] = (0, 0)
+    num_naps: int = 0
+    ended_on_the_way: Counter[FinishReason] = field(default_factory=Counter[FinishReason])
 
 
 class Simulation:
@@ -86,6 +91,7 @@ class Simulation:
         policy: SchedulingPolicy | None = None,
         prefix_cache: PrefixCacheConfig | None = None,
         num_outer: int = 0,
+        outer_is_slow: bool = False,
     ) -> None:
         """Prepare a run.
 
@@ -98,6 +104,7 @@ class Simulation:
             policy: Another one than the budgets name.
             prefix_cache: None for none.
             num_outer: Payloads that an outer tier of the prefix cache holds; 0 for no tier.
+            outer_is_slow: Half of them are on a disk that takes its time.
         """
         self.rng = random.Random(seed)
         self.scheduler = Scheduler(
@@ -109,7 +116,8 @@ class Simulation:
         )
         self.report = Report()
         self.outputs: dict[tuple[str, int], list[int]] = {}
-        self._tier = LossyTier(random.Random(seed), num_outer) if num_outer else None
+        tier = SlowTier if outer_is_slow else LossyTier
+        self._tier = tier(random.Random(seed), num_outer) if num_outer else None
         if self._tier is not None:
             self.scheduler.prefix_cache.attach(self._tier)
         self._arrivals = {arrival.request_id: arrival for arrival in arrivals}
@@ -127,11 +135,14 @@ class Simulation:
         self._overtaken: Counter[int] = Counter()
         self._now = 0.0
         self._once_named: set[int] = set()
+        self._passed_over: list[Sequence] = []
 
     def run(self) -> Report:
         """Play the whole workload."""
         while self._coming or self.scheduler.has_unfinished or self._in_flight:
             self._now += 1.0
+            if self._tier is not None:
+                self._tier.pass_time(self._now)
             self._arrive()
             self._abort()
             if not self._step():
@@ -141,6 +152,8 @@ class Simulation:
         self.scheduler.plan(math.inf)
         self.scheduler.require_all_free()
         assert self._ended == self._accepted
+        assert not len(self.scheduler._batcher.prefetches)
+        assert not isinstance(self._tier, SlowTier) or not self._tier.open
         cache, blocks = self.scheduler.prefix_cache, self.scheduler._memory.blocks
         self.report.num_preemptions = self.scheduler.statistics().num_preemptions
         self.report.prefixes = cache.counters
@@ -167,6 +180,7 @@ class Simulation:
     def _step(self) -> bool:
         """Plan and run a step; apply the one before it, and now and then this one too; False if none was applied."""
         plan = self.scheduler.plan(self._now)
+        self._watch_passed_over(plan)
         if plan is not None:
             check_plan(plan, self.scheduler)
             self._note(plan)
@@ -237,6 +251,7 @@ class Simulation:
             self.outputs[key] = sequence.output_token_ids
             assert sequence.finish_reason is not None
             self.report.finished[sequence.finish_reason] += 1
+            self.report.ended_on_the_way[sequence.finish_reason] += sequence in self._passed_over
 
     def _note(self, plan: StepPlan) -> None:
         """Remember what ran, and whom new admissions overtook."""
@@ -252,6 +267,13 @@ class Simulation:
                     break
                 self._overtaken[earlier] += 1
                 self.report.most_overtaken = max(self.report.most_overtaken, self._overtaken[earlier])
+
+    def _watch_passed_over(self, plan: StepPlan | None) -> None:
+        """Who waits for payloads now."""
+        batcher = self.scheduler._batcher
+        check_prefetches(self.scheduler, self._now)
+        self._passed_over = list(batcher.waiting)[: batcher.num_passed_over]
+        self.report.num_naps += plan is None and bool(self._passed_over) and not self._in_flight
 
     def _watch_front(self) -> None:
         waiting = self.scheduler._batcher.waiting

@@ -12,22 +12,33 @@ from deepinfer_core.config.prefix_cache import PrefixCacheConfig
 from deepinfer_core.prefix_cache.keys import extend
 from deepinfer_core.scheduler import prefix_cache
 from deepinfer_core.scheduler.block_pool import BlockPool
-from deepinfer_core.scheduler.prefix_cache import Hit, PrefixCache, Save
+from deepinfer_core.scheduler.prefetch import Prefetches
+from deepinfer_core.scheduler.prefix_cache import PrefixCache, Save
+from deepinfer_core.scheduler.prefix_search import Hit, PrefixSearch
 from deepinfer_core.scheduler.sequence import Sequence as Tokens
 from deepinfer_core.scheduler.step_plan import SequencePlan
 from tests.simulation.simulation import Troubles
-from tests.simulation.test_prefix_cache import EXACT, Scenario, simulation
+from tests.simulation.test_prefix_cache import DISK_WAIT, EXACT, Scenario, simulation
 
 BOUNDED = PrefixCacheConfig(mode="bounded")
+SLOW = PrefixCacheConfig(mode="exact", num_snapshots=6, max_wait_s=DISK_WAIT)
+STARVED_AFTER = 20_000.0
+"""A run without a fault is over long before."""
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
-def run(cache: PrefixCacheConfig, *, num_outer: int = 0) -> None:
+def run(cache: PrefixCacheConfig, *, num_outer: int = 0, outer_is_slow: bool = False) -> None:
     """A short run; nothing fails in it but what was planted and one step in fifty."""
     troubles = Troubles(step_fails=0.02, overlap=0.9)
     simulation(
         Scenario(
-            prefix_cache=cache, least_hit_rate=0.0, config={}, num_blocks=30, num_outer=num_outer, troubles=troubles
+            prefix_cache=cache,
+            least_hit_rate=0.0,
+            config={},
+            num_blocks=30,
+            num_outer=num_outer,
+            outer_is_slow=outer_is_slow,
+            troubles=troubles,
         ),
         150,
     ).run()
@@ -84,10 +95,10 @@ def keep_the_snapshot_of_a_step_that_failed(patch: pytest.MonkeyPatch) -> None:
         self.snapshots.name(slot, next(reversed(self.__dict__["_asked"])))
         self.snapshots.release([slot])
 
-    def has_snapshot(self: PrefixCache, keys: list[bytes], end: int) -> bool:
+    def has_snapshot(self: PrefixCache, key: bytes) -> bool:
         asked = self.__dict__.setdefault("_asked", {})
-        asked[prefix_cache._snapshot_key(keys[end // BLOCK_TOKENS - 1])] = None
-        return has(self, keys, end)
+        asked[key] = None
+        return has(self, key)
 
     has = PrefixCache._has_snapshot
     patch.setattr(PrefixCache, "_has_snapshot", has_snapshot)
@@ -96,13 +107,13 @@ def keep_the_snapshot_of_a_step_that_failed(patch: pytest.MonkeyPatch) -> None:
 
 def begin_without_the_snapshot(patch: pytest.MonkeyPatch) -> None:
     """Use the blocks of a hit as if its windows came with them."""
-    find = PrefixCache._replayed_hit
+    find = PrefixSearch._replayed_hit
 
-    def no_replay(self: PrefixCache, sequence: Tokens, num_blocks: int, found: dict[int, int]) -> Hit:
-        hit = find(self, sequence, num_blocks, found)
+    def no_replay(self: PrefixSearch, num_blocks: int, found: dict[int, int]) -> Hit:
+        hit = find(self, num_blocks, found)
         return Hit(**{name: getattr(hit, name) for name in Hit.__slots__} | {"window_start": 0})
 
-    patch.setattr(PrefixCache, "_replayed_hit", no_replay)
+    patch.setattr(PrefixSearch, "_replayed_hit", no_replay)
 
 
 def evict_a_block_in_use(patch: pytest.MonkeyPatch) -> None:
@@ -153,6 +164,60 @@ def save_what_is_gone(patch: pytest.MonkeyPatch) -> None:
         return list(before)
 
     patch.setattr(PrefixCache, "take_saves", late)
+
+
+def never_let_go_of_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Prefetches, "end", lambda self, sequence: None)
+
+
+def wait_longer_than_allowed(patch: pytest.MonkeyPatch) -> None:
+    init = Prefetches.__init__
+    patch.setattr(Prefetches, "__init__", lambda self, cache, max_wait_s: init(self, cache, 2 * max_wait_s))
+
+
+def begin_the_time_anew_with_every_look(patch: pytest.MonkeyPatch) -> None:
+    """So that whoever waits for a disk that hangs waits for ever."""
+    is_on_its_way = Prefetches.is_on_its_way
+
+    def forgets(self: Prefetches, sequence: Tokens, now: float) -> bool:
+        if sequence in self._pending:
+            self._pending[sequence].since = None
+        is_late = now > STARVED_AFTER
+        assert not is_late, "a sequence starves"
+        return is_on_its_way(self, sequence, now)
+
+    patch.setattr(Prefetches, "is_on_its_way", forgets)
+
+
+def say_that_all_has_come(patch: pytest.MonkeyPatch) -> None:
+    """Take for granted what was only seen on the disk."""
+    load = PrefixCache.load
+
+    def blind(self: PrefixCache, sequence: Tokens, hit: Hit) -> Any:
+        found = load(self, sequence, hit)
+        return found if found[0] is hit else (hit, [], None)
+
+    patch.setattr(PrefixCache, "load", blind)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        never_let_go_of_what_was_fetched,
+        wait_longer_than_allowed,
+        begin_the_time_anew_with_every_look,
+        say_that_all_has_come,
+    ],
+)
+def test_fault_with_a_slow_disk_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: Patch) -> None:
+    fault(monkeypatch)
+
+    with pytest.raises(AssertionError):
+        run(SLOW, num_outer=150, outer_is_slow=True)
+
+
+def test_with_a_slow_disk_and_without_a_fault_nothing_is_noticed() -> None:
+    run(SLOW, num_outer=150, outer_is_slow=True)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,14 @@ from deepinfer_core.config.prefix_cache import PrefixCacheConfig
 from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.scheduler.sequence import FinishReason
 from tests.simulation.simulation import Report, Simulation, Troubles
+from tests.simulation.slow_tier import SlowTier
 from tests.simulation.workload import conversations
 
 EXACT = PrefixCacheConfig(mode="exact", num_snapshots=24)
 TROUBLES = Troubles(step_fails=0.01, overlap=0.9)
 SEED = 5
+DISK_WAIT = 12.0
+"""Some of the fetches of :class:`~tests.simulation.slow_tier.SlowTier` take longer, and some for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,7 @@ class Scenario:
         num_blocks: Size of the cache.
         per_step: Requests that arrive in the time of a step.
         num_outer: Payloads in an outer tier.
+        outer_is_slow: Half of them are on a disk.
         troubles: What goes wrong.
     """
 
@@ -40,6 +44,7 @@ class Scenario:
     num_blocks: int = 60
     per_step: float = 0.3
     num_outer: int = 0
+    outer_is_slow: bool = False
     troubles: Troubles = TROUBLES
 
 
@@ -59,6 +64,23 @@ SCENARIOS = {
         num_blocks=24,
         num_outer=150,
         troubles=Troubles(step_fails=0.01, overlap=0.9, lease=0.1),
+    ),
+    "slow_disk": Scenario(
+        prefix_cache=PrefixCacheConfig(mode="exact", num_snapshots=6, max_wait_s=DISK_WAIT),
+        least_hit_rate=0.3,
+        config={},
+        num_blocks=24,
+        num_outer=150,
+        outer_is_slow=True,
+        troubles=Troubles(step_fails=0.01, overlap=0.9, lease=0.1),
+    ),
+    "slow_disk_bounded": Scenario(
+        prefix_cache=PrefixCacheConfig(mode="bounded", num_snapshots=2, max_wait_s=DISK_WAIT),
+        least_hit_rate=0.3,
+        config={"step_policy": "mixed", "max_chunk_tokens": 90},
+        num_blocks=24,
+        num_outer=150,
+        outer_is_slow=True,
     ),
     "tiny_cache": Scenario(
         prefix_cache=PrefixCacheConfig(mode="exact", num_snapshots=3),
@@ -83,6 +105,7 @@ def simulation(scenario: Scenario, count: int, seed: int = SEED) -> Simulation:
         troubles=scenario.troubles,
         prefix_cache=scenario.prefix_cache,
         num_outer=scenario.num_outer,
+        outer_is_slow=scenario.outer_is_slow,
     )
 
 
@@ -107,6 +130,33 @@ def test_every_invariant_holds_and_prefixes_are_found(name: str) -> None:
     assert (report.num_overlapped > 0) == (scenario.troubles.overlap > 0)
 
 
+@pytest.mark.parametrize("name", ["slow_disk", "slow_disk_bounded"])
+def test_payloads_come_late_in_part_or_never_and_their_sequences_end_meanwhile(name: str) -> None:
+    run = simulation(SCENARIOS[name], 350)
+
+    report = run.run()
+
+    tier = run._tier
+    assert isinstance(tier, SlowTier)
+    assert report.prefixes.num_outer_tokens > 0
+    assert report.prefixes.num_late > 0
+    assert tier.num_in_part > 0
+    assert report.ended_on_the_way[FinishReason.ABORT] > 0
+    assert report.ended_on_the_way[FinishReason.TIMEOUT] > 0
+    assert report.most_overtaken > 0
+
+
+def test_exact_mode_gives_the_same_tokens_with_a_slow_disk() -> None:
+    cold, slow = calm("off"), calm("exact", num_outer=150, outer_is_slow=True)
+
+    cold.run()
+    report = slow.run()
+
+    assert slow.outputs == cold.outputs
+    assert report.prefixes.num_outer_tokens > 0
+    assert report.num_naps > 0
+
+
 def test_exact_mode_gives_the_same_tokens_for_less_work() -> None:
     cold, warm = (calm(mode) for mode in ("off", "exact"))
 
@@ -118,7 +168,7 @@ def test_exact_mode_gives_the_same_tokens_for_less_work() -> None:
     assert num_rows(warm) < 0.7 * num_rows(cold)
 
 
-def calm(mode: str) -> Simulation:
+def calm(mode: str, **outer: Any) -> Simulation:
     """A run in which nothing goes wrong, so that every sequence ends by its tokens."""
     load = conversations(random.Random(SEED), 100, per_step=0.3, longest_prompt=640, longest_output=60)
     return Simulation(
@@ -127,7 +177,8 @@ def calm(mode: str) -> Simulation:
         num_blocks=60,
         seed=SEED,
         troubles=Troubles(overlap=0.5),
-        prefix_cache=PrefixCacheConfig(mode=mode, num_snapshots=24),
+        prefix_cache=PrefixCacheConfig(mode=mode, num_snapshots=24, max_wait_s=DISK_WAIT),
+        **outer,
     )
 
 

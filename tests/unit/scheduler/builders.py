@@ -7,9 +7,10 @@ from typing import Any
 
 from deepinfer_core.config.prefix_cache import PrefixCacheConfig
 from deepinfer_core.config.scheduler import SchedulerConfig
+from deepinfer_core.prefix_cache.wanted import Choose
 from deepinfer_core.scheduler.drafts import Proposal
 from deepinfer_core.scheduler.policy import SchedulingPolicy
-from deepinfer_core.scheduler.prefix_cache import Save
+from deepinfer_core.scheduler.prefix_cache import Fetch, Save
 from deepinfer_core.scheduler.scheduler import Scheduler
 from deepinfer_core.scheduler.sequence import Sequence
 from deepinfer_core.scheduler.step_plan import Outcome, StepPlan
@@ -51,7 +52,7 @@ BOUNDED = PrefixCacheConfig(mode="bounded")
 
 
 class Tier:
-    """An outer tier of the prefix cache; what is in ``broken`` seems to be there and cannot be read."""
+    """An outer tier of the prefix cache in memory; what is in ``broken`` seems to be there and cannot be read."""
 
     def __init__(self) -> None:
         self.payloads: dict[bytes, bytes] = {}
@@ -64,6 +65,9 @@ class Tier:
 
     def delete(self, key: bytes) -> None:
         self.payloads.pop(key, None)
+
+    def fetch(self, choose: Choose) -> Fetch | None:
+        return None
 
     def get(self, key: bytes) -> bytes | None:
         return None if key in self.broken else self.payloads.get(key)
