@@ -30,7 +30,7 @@ class Batcher:
         running: Prefilling and decoding sequences.
         num_preemptions: How often memory was taken away.
         prefetches: What is on its way for waiting sequences.
-        num_passed_over: Sequences that the latest look for new prompts passed over because of that.
+        num_passed_over: Sequences that the plan at hand has passed over because of that; each plan begins with 0.
     """
 
     def __init__(
@@ -143,7 +143,6 @@ class Batcher:
 
         One whose payloads are on their way is passed over; it keeps its rank.
         """
-        self.num_passed_over = 0
         yield from [sequence for sequence in self.running if sequence.status is SequenceStatus.PREFILLING]
         while self.num_passed_over < len(self.waiting):
             sequence = self.waiting[self.num_passed_over]

@@ -207,6 +207,7 @@ class Scheduler:
         while self._deadlines and self._deadlines.first.deadline <= now:
             self.finish(self._deadlines.first, FinishReason.TIMEOUT)
         preempted: tuple[Sequence, ...] = ()
+        self._batcher.num_passed_over = 0
         for kind in self._kinds(now):
             plan = self._batcher.compose(kind, now)
             preempted += plan.preempted

@@ -135,7 +135,7 @@ class Simulation:
         self._overtaken: Counter[int] = Counter()
         self._now = 0.0
         self._once_named: set[int] = set()
-        self._passed_over: list[Sequence] = []
+        self._on_the_way: set[Sequence] = set()
 
     def run(self) -> Report:
         """Play the whole workload."""
@@ -251,7 +251,7 @@ class Simulation:
             self.outputs[key] = sequence.output_token_ids
             assert sequence.finish_reason is not None
             self.report.finished[sequence.finish_reason] += 1
-            self.report.ended_on_the_way[sequence.finish_reason] += sequence in self._passed_over
+            self.report.ended_on_the_way[sequence.finish_reason] += sequence in self._on_the_way
 
     def _note(self, plan: StepPlan) -> None:
         """Remember what ran, and whom new admissions overtook."""
@@ -272,8 +272,9 @@ class Simulation:
         """Who waits for payloads now."""
         batcher = self.scheduler._batcher
         check_prefetches(self.scheduler, self._now)
-        self._passed_over = list(batcher.waiting)[: batcher.num_passed_over]
-        self.report.num_naps += plan is None and bool(self._passed_over) and not self._in_flight
+        self._on_the_way.update(list(batcher.waiting)[: batcher.num_passed_over])
+        self._on_the_way.difference_update(entry.sequence for entry in (plan.entries if plan is not None else ()))
+        self.report.num_naps += plan is None and batcher.num_passed_over > 0 and not self._in_flight
 
     def _watch_front(self) -> None:
         waiting = self.scheduler._batcher.waiting

@@ -189,24 +189,12 @@ def begin_the_time_anew_with_every_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Prefetches, "is_on_its_way", forgets)
 
 
-def say_that_all_has_come(patch: pytest.MonkeyPatch) -> None:
-    """Take for granted what was only seen on the disk."""
-    load = PrefixCache.load
-
-    def blind(self: PrefixCache, sequence: Tokens, hit: Hit) -> Any:
-        found = load(self, sequence, hit)
-        return found if found[0] is hit else (hit, [], None)
-
-    patch.setattr(PrefixCache, "load", blind)
-
-
 @pytest.mark.parametrize(
     "fault",
     [
         never_let_go_of_what_was_fetched,
         wait_longer_than_allowed,
         begin_the_time_anew_with_every_look,
-        say_that_all_has_come,
     ],
 )
 def test_fault_with_a_slow_disk_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: Patch) -> None:
