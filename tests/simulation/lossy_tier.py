@@ -30,7 +30,7 @@ class LossyTier:
     def get(self, key: bytes) -> bytes | None:
         return self._payloads.get(key) if self._rng.random() >= self._miss else None
 
-    def fetch(self, choose: Choose) -> Fetch | None:
+    def fetch(self, choose: Choose) -> Fetch | None:  # noqa: ARG002  # the protocol's name
         return None
 
     def put(self, key: bytes, payload: bytes) -> None:

@@ -90,8 +90,7 @@ class Simulation:
         troubles: Troubles,
         policy: SchedulingPolicy | None = None,
         prefix_cache: PrefixCacheConfig | None = None,
-        num_outer: int = 0,
-        outer_is_slow: bool = False,
+        tier: LossyTier | None = None,
     ) -> None:
         """Prepare a run.
 
@@ -103,8 +102,7 @@ class Simulation:
             troubles: What goes wrong.
             policy: Another one than the budgets name.
             prefix_cache: None for none.
-            num_outer: Payloads that an outer tier of the prefix cache holds; 0 for no tier.
-            outer_is_slow: Half of them are on a disk that takes its time.
+            tier: An outer tier of the prefix cache.
         """
         self.rng = random.Random(seed)
         self.scheduler = Scheduler(
@@ -116,10 +114,9 @@ class Simulation:
         )
         self.report = Report()
         self.outputs: dict[tuple[str, int], list[int]] = {}
-        tier = SlowTier if outer_is_slow else LossyTier
-        self._tier = tier(random.Random(seed), num_outer) if num_outer else None
-        if self._tier is not None:
-            self.scheduler.prefix_cache.attach(self._tier)
+        self._tier = tier
+        if tier is not None:
+            self.scheduler.prefix_cache.attach(tier)
         self._arrivals = {arrival.request_id: arrival for arrival in arrivals}
         self._coming = list(reversed(arrivals))
         self._aborts: list[tuple[float, str]] = []

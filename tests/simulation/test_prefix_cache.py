@@ -12,6 +12,7 @@ import pytest
 from deepinfer_core.config.prefix_cache import PrefixCacheConfig
 from deepinfer_core.config.scheduler import SchedulerConfig
 from deepinfer_core.scheduler.sequence import FinishReason
+from tests.simulation.lossy_tier import LossyTier
 from tests.simulation.simulation import Report, Simulation, Troubles
 from tests.simulation.slow_tier import SlowTier
 from tests.simulation.workload import Arrival, conversations
@@ -106,9 +107,15 @@ def simulation(scenario: Scenario, count: int, seed: int = SEED, *, impatience: 
         seed=seed,
         troubles=scenario.troubles,
         prefix_cache=scenario.prefix_cache,
-        num_outer=scenario.num_outer,
-        outer_is_slow=scenario.outer_is_slow,
+        tier=outer_tier(scenario, seed),
     )
+
+
+def outer_tier(scenario: Scenario, seed: int) -> LossyTier | None:
+    """What a scenario has outside the device."""
+    if not scenario.num_outer:
+        return None
+    return (SlowTier if scenario.outer_is_slow else LossyTier)(random.Random(seed), scenario.num_outer)
 
 
 def impatient(arrival: Arrival, rng: random.Random) -> Arrival:
@@ -155,7 +162,7 @@ def test_payloads_come_late_in_part_or_never_and_their_sequences_end_meanwhile(n
 
 
 def test_exact_mode_gives_the_same_tokens_with_a_slow_disk() -> None:
-    cold, slow = calm("off"), calm("exact", num_outer=150, outer_is_slow=True)
+    cold, slow = calm("off"), calm("exact", SlowTier(random.Random(SEED), 150))
 
     cold.run()
     report = slow.run()
@@ -175,7 +182,7 @@ def test_exact_mode_gives_the_same_tokens_for_less_work() -> None:
     assert num_rows(warm) < 0.7 * num_rows(cold)
 
 
-def calm(mode: str, **outer: Any) -> Simulation:
+def calm(mode: str, tier: LossyTier | None = None) -> Simulation:
     """A run in which nothing goes wrong, so that every sequence ends by its tokens."""
     load = conversations(random.Random(SEED), 100, per_step=0.3, longest_prompt=640, longest_output=60)
     return Simulation(
@@ -185,7 +192,7 @@ def calm(mode: str, **outer: Any) -> Simulation:
         seed=SEED,
         troubles=Troubles(overlap=0.5),
         prefix_cache=PrefixCacheConfig(mode=mode, num_snapshots=24, max_wait_s=DISK_WAIT),
-        **outer,
+        tier=tier,
     )
 
 

@@ -66,7 +66,7 @@ class Tier:
     def delete(self, key: bytes) -> None:
         self.payloads.pop(key, None)
 
-    def fetch(self, choose: Choose) -> Fetch | None:
+    def fetch(self, choose: Choose) -> Fetch | None:  # noqa: ARG002  # the protocol's name
         return None
 
     def get(self, key: bytes) -> bytes | None:
