@@ -57,8 +57,8 @@ class Fetcher:
     """Looks for what prompts could use and reads it, in the threads of a store.
 
     Open fetches never bring more than the memory tier holds: each has room of its own there until it is closed, and
-    those that find none wait for it in the order in which they were asked for. So they do not drive out each other's
-    payloads; new payloads may.
+    those that find none wait for it in the order in which it became known what they want. So they do not drive out each
+    other's payloads; new payloads may.
     """
 
     def __init__(self, store: TieredStore, *, capacity_bytes: int, block_bytes: int, snapshot_bytes: int) -> None:

@@ -17,6 +17,7 @@ from deepinfer_core.prefix_cache.memory_tier import MemoryTier
 from deepinfer_core.prefix_cache.tier import Entry, Tier, TierStatistics
 from deepinfer_core.prefix_cache.tiered_store import TieredStore
 from tests.prefix_cache.builders import IDENTITY, key, payload
+from tests.prefix_cache.slow import HeldTier, wait_until
 
 
 def new_store(folder: Path, memory_bytes: int = 300, queue_bytes: int = 100_000) -> TieredStore:
@@ -256,3 +257,46 @@ def test_two_tiers_of_one_name_are_our_bug() -> None:
 
     with pytest.raises(InternalError, match="the same name"):
         TieredStore(MemoryTier(1), tier)
+
+
+def test_what_is_deleted_while_it_is_read_does_not_get_into_memory() -> None:
+    held = HeldTier({key(0): payload(0, 100), key(1): payload(1, 100)})
+    store = TieredStore(MemoryTier(300), held)
+    reads = [store.fetch(key(number)) for number in range(2)]
+    wait_until(lambda: len(held.asked) == 2)
+
+    store.delete(key(0))
+    held.may_read.set()
+
+    assert [read.result() for read in reads] == [None, payload(1, 100)]
+    assert [store.is_in_memory(key(number)) for number in range(2)] == [False, True]
+    held.put(key(0), payload(0, 100))  # computed again
+    assert store.get(key(0)) == payload(0, 100)
+    store.close()
+
+
+def test_closing_gives_up_on_a_read_that_hangs_and_nothing_comes_after_it() -> None:
+    held = HeldTier({key(0): payload(0, 100)})
+    store = TieredStore(MemoryTier(300), held)
+    read = store.fetch(key(0))
+    wait_until(lambda: len(held.asked) == 1)
+
+    store.close(timeout_s=0.01)
+    held.may_read.set()
+
+    assert read.result() is None
+    assert store.statistics()["memory"].used_bytes == 0
+    assert not store.run_in_reader(lambda: None)
+
+
+def test_only_memory_and_what_leaves_it_is_in_memory() -> None:
+    stuck = StuckTier()
+    store = TieredStore(MemoryTier(100), stuck)
+    for number in range(2):
+        store.put(key(number), payload(number, 100))
+
+    assert [store.is_in_memory(key(number)) for number in range(3)] == [True, True, False]
+    stuck.may_pass.set()
+    store.flush()
+    assert [store.is_in_memory(key(number)) for number in range(2)] == [False, True]
+    store.close()
