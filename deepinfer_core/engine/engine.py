@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 _NAP_S = 0.005
-"""Between two looks whether memory that others hold has come back; nothing announces that."""
+"""Between two looks whether memory that others hold has come back, or payloads from a disk; nothing announces that."""
 
 
 class Engine:
@@ -63,7 +63,7 @@ class Engine:
             opened: The model and its tokenizer.
             config: Limits and memory.
             clock: Monotonic seconds, for metrics and deadlines.
-            nap: Lets so many seconds pass, when nothing can run before somebody else gives memory back.
+            nap: Lets so many seconds pass, when nothing can run before somebody else gives memory back or a disk answers.
             wrap_executor: Given what runs the model, returns what is called instead, for measurements and faults.
 
         Raises:
@@ -193,7 +193,7 @@ class Engine:
         """Run one step; returns what is new, as each request wants to be told, and each ended one exactly once.
 
         With overlap, what is new comes from the step before the one that is launched here. When all that is left waits
-        for leased memory, a step is a short nap: whoever calls in a loop does not spin.
+        for leased memory or a disk, a step is a short nap: whoever calls in a loop does not spin.
 
         An exception out of the model or the sampler ends the completions that were in the step. Only what is no error
         of the step, such as an interrupt, leaves this call: then no step in flight happened.
