@@ -63,7 +63,7 @@ class Engine:
             opened: The model and its tokenizer.
             config: Limits and memory.
             clock: Monotonic seconds, for metrics and deadlines.
-            nap: Lets so many seconds pass, when nothing can run before somebody else gives memory back or a disk answers.
+            nap: Lets so many seconds pass, when nothing can run before somebody gives memory back or a disk answers.
             wrap_executor: Given what runs the model, returns what is called instead, for measurements and faults.
 
         Raises:

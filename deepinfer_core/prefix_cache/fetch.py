@@ -58,7 +58,7 @@ class Fetcher:
 
     Open fetches never bring more than the memory tier holds: each has room of its own there until it is closed, and
     those that find none wait for it in the order in which it became known what they want. So they do not drive out each
-    other's payloads; new payloads may.
+    other's payloads; new payloads may, and the few that a fetch was just reading when it was closed.
     """
 
     def __init__(self, store: TieredStore, *, capacity_bytes: int, block_bytes: int, snapshot_bytes: int) -> None:

@@ -79,7 +79,7 @@ class Prefetches:
             pending.fetch.close()
 
     def _has_come(self, sequence: Sequence, pending: _Pending, fetch: Fetch, now: float) -> bool:
-        """Whether there is no use in waiting; fetches anew if the cache lost something of the hit since it was found."""
+        """Whether there is no use in waiting; fetches anew if the cache lost part of the hit since it was found."""
         if not pending.is_seen:
             pending.is_seen = True
             self._cache.look_again()

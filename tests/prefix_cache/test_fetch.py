@@ -156,6 +156,7 @@ def test_closing_ends_the_reads_and_gives_the_room_back_once(rig: Rig) -> None:
     fetch.close()
     fetch.close()
     rig.tier.may_read.set()
+    wait_until(lambda: not rig.store._running)
     next_one = rig.fetcher.fetch(blocks(*range(20, 30)))
     wait_until(lambda: next_one.is_over)
 
