@@ -11,8 +11,10 @@ import torch
 from deepinfer_core.engine.prefix_storage import PrefixStorage
 from deepinfer_core.prefix_cache.memory_tier import MemoryTier
 from deepinfer_core.prefix_cache.tiered_store import TieredStore
+from deepinfer_core.prefix_cache.wanted import Wanted
 from deepinfer_core.runtime.cache_transfer import CacheTransfer
 from deepinfer_core.scheduler.prefix_cache import Save
+from tests.prefix_cache.slow import HeldTier, wait_until
 
 
 @dataclass
@@ -54,4 +56,29 @@ def test_what_is_forgotten_while_it_is_copied_does_not_arrive() -> None:
     storage.save([forgotten])  # computed again, by somebody else
     storage.save([])
     assert storage.get(forgotten.key) == b"\x02"
+    storage.close()
+
+
+def test_what_is_only_on_a_disk_is_not_there_until_it_was_fetched() -> None:
+    held = HeldTier({save(1).key: b"\x01", save(2).key: b"\x02"})
+    held.may_look.set()
+    held.may_read.set()
+    storage = PrefixStorage(TieredStore(MemoryTier(100), held), cast(CacheTransfer, Transfer()), 100)
+    before = storage.contains(save(1).key), storage.get(save(1).key)
+
+    fetch = storage.fetch(lambda contains, max_blocks: Wanted(blocks=(save(1).key,), num_tokens=1))
+    assert fetch is not None
+    wait_until(lambda: fetch.is_over)
+
+    assert before == (False, None)
+    assert held.asked == [save(1).key]
+    assert [storage.contains(one.key) for one in (save(1), save(2))] == [True, False]
+    assert [storage.get(one.key) for one in (save(1), save(2))] == [b"\x01", None]
+    storage.close()
+
+
+def test_memory_alone_has_nothing_to_fetch_from() -> None:
+    storage = PrefixStorage(TieredStore(MemoryTier(100)), cast(CacheTransfer, Transfer()), 100)
+
+    assert storage.fetch(lambda contains, max_blocks: Wanted()) is None
     storage.close()
