@@ -103,21 +103,29 @@ def main() -> int:
 
 def compare(opened: OpenedModel, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Every way against the prompt alone."""
+    alone = answers(opened, Way(name="alone", settings={}), 0)
     rows = []
-    for kind, fields in _KINDS.items():
-        params = SamplingParams(max_tokens=_NUM_TOKENS, ignore_eos=True, logprobs=5, **fields)
-        alone, _ = answer(opened, Way(name="alone", settings={}), params, 0)
-        for number, way in enumerate(ways(args.trials, opened.model.layout.bytes_per_block)):
-            found, facts = answer(opened, way, params, number)
-            rows.append({"way": way.name, "kind": kind, "bits_differ": found != alone, **facts})
+    for number, way in enumerate(ways(args.trials, opened.model.layout.bytes_per_block)):
+        for kind, (found, facts) in answers(opened, way, number).items():
+            rows.append({"way": way.name, "kind": kind, "bits_differ": found != alone[kind][0], **facts})
     return rows
 
 
-def answer(opened: OpenedModel, way: Way, params: SamplingParams, seed: int) -> tuple[Any, dict[str, int]]:
-    """Tokens and log-probabilities of the prompt, and what shows that the way was taken."""
-    source = random.Random(seed)
+def answers(opened: OpenedModel, way: Way, seed: int) -> dict[str, tuple[Any, dict[str, int]]]:
+    """One kind after the other in one engine, which records its steps once."""
     engine = Engine(opened, EngineConfig(model="tiny", **{"max_num_seqs": 32, "max_model_len": 1024, **way.settings}))
+    found = {}
+    for kind, fields in _KINDS.items():
+        params = SamplingParams(max_tokens=_NUM_TOKENS, ignore_eos=True, logprobs=5, **fields)
+        found[kind] = answer(engine, way, params, random.Random(seed))
+    engine.close()
+    return found
+
+
+def answer(engine: Engine, way: Way, params: SamplingParams, source: random.Random) -> tuple[Any, dict[str, int]]:
+    """Tokens and log-probabilities of the prompt, and what shows that the way was taken."""
     prompt = [5 + (place * 7) % 900 for place in range(300)]
+    before = engine.statistics().num_preemptions
     if way.again:
         engine.add("before", prompt, params)
         list(engine.run())
@@ -127,10 +135,9 @@ def answer(opened: OpenedModel, way: Way, params: SamplingParams, seed: int) -> 
         engine.add("it" if number == place else f"other {number}", tokens, params)
     [found] = [record for record in engine.run() if record.finished and record.request_id == "it"]
     facts = {
-        "num_preemptions": engine.statistics().num_preemptions,
+        "num_preemptions": engine.statistics().num_preemptions - before,
         "num_cached_tokens": found.metrics.num_cached_tokens if found.metrics is not None else 0,
     }
-    engine.close()
     return (found.outputs[0].token_ids, found.outputs[0].logprobs), facts
 
 

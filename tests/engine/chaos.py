@@ -21,12 +21,13 @@ class Improviser:
 
     source: random.Random
     vocab_size: int
+    device: torch.device
 
     def forward(self, sequences: Sequence[SequenceRows], *, prefill: bool) -> HiddenRows:  # noqa: ARG002
         if self.source.random() < 0.03:
             raise RuntimeError("a fault in the model")
         lengths = tuple(len(rows.token_ids) for rows in sequences)
-        return HiddenRows(rows=torch.zeros(sum(lengths), 1), lengths=lengths)
+        return HiddenRows(rows=torch.zeros(sum(lengths), 1, device=self.device), lengths=lengths)
 
     def remember(self, token_ids: Tensor, slots: Sequence[int]) -> None:
         """Nothing reads it."""
@@ -35,7 +36,7 @@ class Improviser:
         """There is no state."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        made = torch.randn(len(hidden), self.vocab_size)
+        made = torch.randn(len(hidden), self.vocab_size, device=self.device)
         if self.source.random() < 0.05:
             made[self.source.randrange(len(made))] = torch.nan
         return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -98,12 +99,18 @@ def start(
         sampler = runner_of(engine)._sampler
         assert sampler._drafter is not None
         sampler._drafter = Scripted(sampler._drafter, choose)
+        may_wait(engine)
     return engine
 
 
 def runner_of(engine: Engine):
     assert engine._runner is not None
     return engine._runner
+
+
+def may_wait(engine: Engine) -> None:
+    """Lets a test look at tensors inside a launch, where a device raises otherwise."""
+    runner_of(engine)._without_waiting = nullcontext
 
 
 def drafter_of(engine: Engine) -> Drafter:

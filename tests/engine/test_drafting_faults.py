@@ -284,7 +284,9 @@ def test_whatever_happens_each_request_gets_exactly_one_last_record(accelerator:
         max_num_batched_tokens=64,
         kv_cache_memory_gib=9.5 * BLOCK_BYTES / 2**30,
         clock=lambda: float(next(ticks)),
-        wrap_executor=lambda _: Improviser(source, opened.model.architecture.vocab_size),
+        wrap_executor=lambda _: Improviser(
+            source, opened.model.architecture.vocab_size, opened.model.device.torch_device
+        ),
         planner=random_lengths(1),
     )
     play(engine, source, NUM_REQUESTS)

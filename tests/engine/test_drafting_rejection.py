@@ -23,6 +23,7 @@ from tests.engine.drafting import (
     drafter_of,
     finish,
     heldout_prompts,
+    may_wait,
     model,
     random_lengths,
     runner_of,
@@ -67,6 +68,7 @@ class Witness:
     _number: int = 0
 
     def watch(self) -> Witness:
+        may_wait(self.engine)
         drafter, ops = drafter_of(self.engine), runner_of(self.engine)._model.drafting
         propose, verify, samples = drafter.propose, ops.verify, list(ops.samples)
 
@@ -113,9 +115,10 @@ class Witness:
 
 
 def watched(accelerator: str, num_drafts: int = BLOCK) -> OpenedModel:
-    """A model whose ops of speculation may be replaced."""
+    """A model whose ops of speculation may be replaced, and are called in every step instead of recorded."""
     opened = model(accelerator, num_drafts, coupled=False)
-    return replace(opened, model=replace(opened.model, drafting=copy.copy(opened.model.drafting)))
+    drafting = copy.copy(opened.model.drafting)
+    return replace(opened, model=replace(opened.model, drafting=drafting, captures_graphs=False))
 
 
 @pytest.mark.parametrize("num_drafts", [2, BLOCK])

@@ -134,7 +134,11 @@ class Driver:
 
     def cached(self, sequence: FedSequence) -> dict[str, Tensor]:
         """Values of every row that a later step of the sequence may read, by cache and layer."""
-        found = {name: load.reference(slots, cache, out="f64") for name, cache, slots in self._live_records(sequence)}
+        device = self.model.device.torch_device
+        found = {
+            name: load.reference(slots.to(device), cache, out="f64")
+            for name, cache, slots in self._live_records(sequence)
+        }
         return found | {name: ring[row] for name, ring, row in self._live_ring_rows(sequence)}
 
     def poison_dead(self, *sequences: FedSequence) -> None:
