@@ -175,11 +175,6 @@ class EngineConfig:
             )
         if self.prefix_cache == "exact" and not self.prefix_snapshots:
             problems.append("prefix_cache=exact finds nothing without states; set prefix_snapshots to 1 or more")
-        if self.speculative_config is not None and self.overlap == "on":
-            problems.append(
-                "overlap=on launches a step before the tokens of the last one are known, and drafts need them; leave "
-                "overlap at auto, or speculative_config out"
-            )
         if self.prefix_disk and not self.prefix_memory_gib:
             problems.append(
                 "prefix_disk is set, but prefix_memory_gib is 0, and what is read from the disk goes through that "

@@ -83,7 +83,7 @@ def assemble(
     )
     executor = wrap_executor(executor) if wrap_executor is not None else executor
     transfer = CacheTransfer(caches, model.device)
-    overlaps = drafter is None and (config.overlap == "on" or (config.overlap == "auto" and model.is_asynchronous))
+    overlaps = config.overlap == "on" or (config.overlap == "auto" and model.is_asynchronous)
     identity = cache_identity(opened, config) if prefixes.is_on else None
     storage = open_storage(config, identity, transfer) if identity is not None else None
     if storage is not None:

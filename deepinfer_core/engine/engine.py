@@ -1,8 +1,8 @@
 """The loop: plan a step, launch it, take the tokens of the one before it, sample, tell the requests.
 
 With overlap a step is planned and launched before the tokens of the one before it are known, so that the device has
-work while the host does its own (spec engine/03). What the requests have generated is known again when the step is
-sampled: masks, penalties and stops never lag behind.
+work while the host does its own (spec engine/03); not behind a step that verifies or makes drafts. What the requests
+have generated is known again when the step is sampled: masks, penalties and stops never lag behind.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from deepinfer_core.engine.assembly import assemble
 from deepinfer_core.engine.launched_step import StepTimes
 from deepinfer_core.engine.request_checks import check_request_id
 from deepinfer_core.engine.statistics import Counters, EngineStatistics
+from deepinfer_core.engine.step_pace import StepPace
 from deepinfer_core.errors import RequestError
 from deepinfer_core.logging import get_logger
 from deepinfer_core.scheduler.sequence import FinishReason
@@ -79,6 +80,7 @@ class Engine:
         self._sizes = parts.num_blocks, config.max_num_seqs
         self._clock, self._nap = clock, nap
         self._launched: LaunchedStep | None = None
+        self._pace = StepPace()
         self._requests: dict[str, Request] = {}
         self._ended_early: list[str] = []
         self._counters = Counters()
@@ -237,13 +239,15 @@ class Engine:
         plan = self.scheduler.plan(now)
         times = StepTimes(plan_s=self._clock() - now)
         self._is_idle = plan is None and self._launched is None
+        if self._is_idle:
+            self._pace.pause()
         before, self._launched = self._launched, self._launch(plan, runner, times) if plan is not None else None
         touched = self._finish(before) if before is not None else []
         launched = self._launched
         if launched is None:
             return touched
         is_sampled = self._sample(launched, runner)
-        if not is_sampled or not self._overlaps or self._is_over(launched):
+        if not is_sampled or not self._overlaps or launched.plan.is_speculative or self._is_over(launched):
             self._launched = None
             touched += self._finish(launched) if is_sampled else []
         return touched
@@ -279,6 +283,7 @@ class Engine:
         try:
             launched.wait()
             now = self._clock()
+            lap_s = self._pace.lap(now)
             tokens = {id(e): t for e, t in zip(launched.sampled, launched.tokens(), strict=True)}
             self._fail_unscored(plan)
             outcomes = [self._take(entry, tokens.get(id(entry)), now) for entry in plan.sampling_entries]
@@ -286,7 +291,7 @@ class Engine:
             self._fail_step(plan, error)
         else:
             self.scheduler.apply(plan, outcomes)
-            timing = launched.timing()
+            timing = launched.timing(lap_s)
             if timing is not None:
                 self.scheduler.observe(timing)
             times.wait_s, times.apply_s = now - began, self._clock() - now

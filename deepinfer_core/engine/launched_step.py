@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -73,7 +74,7 @@ class LaunchedStep:
         scores: Log-probabilities of prompts, on their way.
         num_padded_rows: Rows that the device computed for nobody.
         times: Seconds of the host that went into it.
-        timer: Marks at the begin, behind the forward pass and behind sampling; None where nobody asks.
+        timer: Marks at the begin, when every row has its token, and when drafts are made; None where nobody asks.
     """
 
     plan: StepPlan
@@ -105,17 +106,31 @@ class LaunchedStep:
             part.scores.add(rows.on_host(part.targets, part.scores.num_alternatives))
         return found
 
-    def timing(self) -> StepTiming | None:
-        """What it took, for planners of drafts; None where nobody asks, and of steps that read prompts."""
-        if self.timer is None or self.plan.prefills or not self.plan.decodes:
+    def mark(self) -> None:
+        """Note that the device has come so far."""
+        if self.timer is not None:
+            self.timer.mark()
+
+    def device_seconds(self) -> tuple[float | None, float | None]:
+        """Of verifying and of making drafts; None where nobody asks, or nothing was sampled."""
+        found = self.timer.seconds() if self.timer is not None else ()
+        return (found[0], found[1]) if len(found) == 2 else (None, None)  # of three marks
+
+    def timing(self, lap_s: float | None) -> StepTiming | None:
+        """What it took, for planners of drafts; None where nobody asks, and of steps that read prompts.
+
+        Args:
+            lap_s: Seconds since the tokens of the step before; None if there was none.
+        """
+        verify_s, _ = self.device_seconds()
+        if verify_s is None or self.plan.prefills or not self.plan.decodes:
             return None
-        forward_s, sample_s = self.timer.seconds()
         return StepTiming(
             num_sequences=len(self.plan.decodes),
             num_rows=self.plan.num_tokens,
             num_context_tokens=sum(entry.start for entry in self.plan.decodes),
-            forward_s=forward_s,
-            sample_s=sample_s,
+            verify_s=verify_s,
+            rest_s=max(0.0, lap_s - verify_s) if lap_s is not None else math.nan,
             proposed=self.plan.proposes,
         )
 

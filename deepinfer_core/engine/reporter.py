@@ -76,7 +76,7 @@ class Reporter:
         if not self._hub.is_active:
             return
         plan, times = launched.plan, launched.times
-        forward_s, sample_s = launched.timer.seconds() if launched.timer is not None else (None, None)
+        verify_s, draft_s = launched.device_seconds()
         self._note_prefix()
         self._hub.on_step(
             self._collector.step(
@@ -94,8 +94,8 @@ class Reporter:
                 apply_s=times.apply_s,
                 num_draft_rows=sum(len(entry.draft_token_ids) for entry in plan.decodes),
                 drafts=drafts,
-                forward_s=forward_s,
-                sample_s=sample_s,
+                verify_s=verify_s,
+                draft_s=draft_s,
                 **self._state(num_waiting_grammar),
             )
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from deepinfer_core.backend.device import make_timer
 from deepinfer_core.config.architecture import BLOCK_TOKENS
+from deepinfer_core.engine.step_sampler import ROWS_AT_ONCE
 from deepinfer_core.logging import get_logger
 from deepinfer_core.runtime.batch import NO_COMPRESSED_ID, SequenceRows, int32_row
 from deepinfer_core.runtime.captured import row_sizes
@@ -27,6 +28,7 @@ log = get_logger(__name__)
 _DUMMY_BLOCK = 0
 _POSITION = BLOCK_TOKENS - 1
 """Of every measured row: the last one of its only block, so that the window is as full as one block allows."""
+_SAMPLED_ROW = SamplingRow(params=SamplingParams(temperature=1.0), seed=0, position=_POSITION)
 _RUNS = 3
 _SECONDS = 3.0
 """Of measured runs, for both curves together: when they are over, larger sizes are left out, and the curve goes on
@@ -51,14 +53,14 @@ def measure_step_times(
     numbers = random.Random(0)  # noqa: S311  # the same rows on every start
     tokens = [numbers.randrange(model.architecture.vocab_size) for _ in range(max_rows)]
     draft = _curve(model, max_num_seqs, lambda size: _draft(model, drafter, tokens[:size]), _SECONDS / 4)
-    forward = _curve(model, max_rows, lambda size: _forward(model, executor, tokens[:size]), _SECONDS * 3 / 4)
+    verify = _curve(model, max_rows, lambda size: _verify(model, executor, tokens[:size]), _SECONDS * 3 / 4)
     log.info(
         "adaptive drafts: steps of up to %d rows and drafts of up to %d sequences measured in %.1f s",
-        max(forward),
+        max(verify),
         max(draft),
         time.perf_counter() - began,
     )
-    return StepTimeModel(forward, draft=draft, interpolate=not model.captures_graphs)
+    return StepTimeModel(verify, draft=draft, interpolate=not model.captures_graphs)
 
 
 def _curve(
@@ -91,7 +93,8 @@ def _sizes(largest: int) -> Iterator[int]:
             return
 
 
-def _forward(model: BoundModel, executor: StepExecutor, tokens: list[int]) -> Callable[[], object]:
+def _verify(model: BoundModel, executor: StepExecutor, tokens: list[int]) -> Callable[[], object]:
+    """A forward pass, and the sampling of all its rows."""
     lookback = model.lookback
     rows = [
         SequenceRows(
@@ -104,13 +107,20 @@ def _forward(model: BoundModel, executor: StepExecutor, tokens: list[int]) -> Ca
         )
         for token in tokens
     ]
-    return lambda: executor.forward(rows, prefill=False)
+    sampled = [_SAMPLED_ROW] * len(tokens)
+
+    def work() -> None:
+        hidden = executor.forward(rows, prefill=False).rows
+        for begin in range(0, len(tokens), ROWS_AT_ONCE):
+            part = sampled[begin : begin + ROWS_AT_ONCE]
+            model.sampler(executor.logits(hidden[begin : begin + ROWS_AT_ONCE]).float(), part)
+
+    return work
 
 
 def _draft(model: BoundModel, drafter: Drafter, tokens: list[int]) -> Callable[[], object]:
     upload, count = model.device.upload, len(tokens)
     ids, positions = upload(int32_row(tokens)), upload(int32_row([_POSITION] * count))
-    row = SamplingRow(params=SamplingParams(temperature=1.0), seed=0, position=_POSITION)
-    rows, slots = [row] * count, [DUMMY_SLOT] * count
+    rows, slots = [_SAMPLED_ROW] * count, [DUMMY_SLOT] * count
 
     return lambda: drafter.propose(ids, positions, slots, rows)

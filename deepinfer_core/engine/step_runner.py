@@ -101,8 +101,7 @@ class StepRunner:
             launched = LaunchedStep(plan=plan, hidden=torch.empty(0), timer=timer)
             self._transfer.write(plan.loads)
             self._executor.copy_slots(plan.restores)
-            if timer is not None:
-                timer.mark()
+            launched.mark()
             for entries, is_prefill in ((plan.decodes, False), (plan.prefills, True)):
                 if entries:
                     rows = [self._rows(entry, requests[entry.sequence.request_id]) for entry in entries]
@@ -111,8 +110,6 @@ class StepRunner:
                     launched.num_padded_rows += hidden.num_padded
                     if is_prefill:
                         launched.scores = self._score_prompts(hidden, entries, requests)
-            if timer is not None:
-                timer.mark()
             self._executor.copy_slots(plan.snapshots)
             launched.hidden = chosen[0] if len(chosen) == 1 else torch.cat(chosen)
         return launched
@@ -128,8 +125,6 @@ class StepRunner:
             tokens = self._sampler.sample(launched, requests)
             if self._feeds_back and tokens is not None:
                 self._executor.remember(tokens, [e.sequence.state_slot or -1 for e in launched.sampled])
-            if launched.timer is not None:
-                launched.timer.mark()
 
     def _rows(self, entry: SequencePlan, request: Request) -> SequenceRows:
         """Integers of one sequence in a step."""

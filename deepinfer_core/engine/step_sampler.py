@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from deepinfer_core.runtime.sampling_tensors import SamplingRow
     from deepinfer_core.scheduler.step_plan import SequencePlan
 
-_ROWS_AT_ONCE = 256
+ROWS_AT_ONCE = 256
 """Bounds the memory for rows of the vocabulary; a block of drafts is never split."""
 
 
@@ -61,12 +61,14 @@ class StepSampler:
         launched.rows = [row for block in blocks for row in block]
         sampled = self._sample(hidden, launched)
         launched.download = self._model.device.download(sampled.tensors)
+        launched.mark()
         if self._drafter is None:
             return sampled.token_ids
         num_accepted, last_rows = self._count_accepted(sampled, launched.sampled)
         tokens = sampled.token_ids[last_rows]
         drafted = self._propose(tokens, last_rows, launched) if launched.plan.proposes else ()
         launched.drafts_download = self._model.device.download((num_accepted, *drafted))
+        launched.mark()
         return tokens
 
     def _sample(self, hidden: Tensor, launched: LaunchedStep) -> SampledRows:
@@ -139,7 +141,7 @@ def _pieces(lengths: Sequence[int]) -> list[int]:
     ends = [0]
     end = 0
     for length in lengths:
-        if end + length - ends[-1] > _ROWS_AT_ONCE and end > ends[-1]:
+        if end + length - ends[-1] > ROWS_AT_ONCE and end > ends[-1]:
             ends.append(end)
         end += length
     return [*ends, end]

@@ -158,7 +158,7 @@ class MetricValues:
         self._add("device_idle_seconds", stats.device_idle_s or 0.0)
         self._observe("iteration_tokens_total", stats.num_rows)
         self._add("step_draft_rows", stats.num_draft_rows)
-        for part, seconds in zip(DEVICE_PARTS, (stats.forward_s, stats.sample_s), strict=True):
+        for part, seconds in zip(DEVICE_PARTS, (stats.verify_s, stats.draft_s), strict=True):
             self._add("step_device_seconds", seconds or 0.0, part)
 
     def _count_drafts(self, drafts: DraftMetrics) -> None:

@@ -14,7 +14,7 @@ from deepinfer_core.outputs import FinishReason
 PREFIX = "deepinfer:"
 STEP_PARTS = ("plan", "launch", "wait", "apply")
 """Where the host's time in a step goes."""
-DEVICE_PARTS = ("forward", "sample")
+DEVICE_PARTS = ("verify", "draft")
 """Where the device's goes; choosing tokens and drafting are one part."""
 
 _REASONS: tuple[str, ...] = get_args(FinishReason)
@@ -126,7 +126,7 @@ _DRAFTS = (
     _counter("step_draft_rows", "rows of drafts, also of sequences that turned out to have ended", "rows"),
     _counter(
         "step_device_seconds",
-        "time of the device with speculative decoding: forward pass; choosing tokens and drafting",
+        "time of the device with speculative decoding: forward pass and sampling; making drafts",
         "seconds",
         "part",
         DEVICE_PARTS,

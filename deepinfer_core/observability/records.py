@@ -85,8 +85,8 @@ class StepStats:
         inter_token_s: From the tokens before to those of this step, of each completion that had some already.
         num_draft_rows: Those of ``num_rows`` that are drafts to be verified.
         drafts: What became of them, and what was drafted behind it; None without speculative decoding.
-        forward_s: Seconds of the device in the forward pass; None where it is not measured.
-        sample_s: Seconds of the device from there until tokens, and new drafts if there are any, were chosen; likewise.
+        verify_s: Seconds of the device until every row had its token; None where it is not measured.
+        draft_s: Seconds of the device behind that, in which drafts were made; likewise.
     """
 
     time_s: float
@@ -115,8 +115,8 @@ class StepStats:
     inter_token_s: tuple[float, ...] = ()
     num_draft_rows: int = 0
     drafts: DraftMetrics | None = None
-    forward_s: float | None = None
-    sample_s: float | None = None
+    verify_s: float | None = None
+    draft_s: float | None = None
 
     @property
     def busy_s(self) -> float:

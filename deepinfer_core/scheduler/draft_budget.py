@@ -171,10 +171,9 @@ class AdaptiveLengths:
         if not self._past.num_drafts:
             return True
         corners = self._time.corners(num_sequences, num_sequences * (1 + self._past.num_drafts))
-        sample_s = self._time.sample_s(num_sequences, proposes=True)
+        rest_s = self._time.rest_s(num_sequences, proposes=True)
         best = max(
-            self._past.expected(num_sequences, rows - num_sequences) / (forward_s + sample_s)
-            for rows, forward_s in corners
+            self._past.expected(num_sequences, rows - num_sequences) / (verify_s + rest_s) for rows, verify_s in corners
         )
         return best > num_sequences / self._time.seconds(num_sequences, num_sequences, proposes=False)
 
@@ -197,8 +196,8 @@ def best_budget(expected: Sequences[float], num_sequences: int, time: StepTimeMo
         time: What steps take.
         proposes: Whether the draft module runs behind the step.
     """
-    sample_s = time.sample_s(num_sequences, proposes=proposes)
+    rest_s = time.rest_s(num_sequences, proposes=proposes)
     corners = time.corners(num_sequences, num_sequences + len(expected) - 1)
-    rates = [expected[rows - num_sequences] / (forward_s + sample_s) for rows, forward_s in corners]
+    rates = [expected[rows - num_sequences] / (verify_s + rest_s) for rows, verify_s in corners]
     best = corners[rates.index(max(rates))][0] - num_sequences
     return bisect_left(expected, expected[best], 0, best + 1)

@@ -56,16 +56,17 @@ class StepTiming:
         num_sequences: Sequences of the step.
         num_rows: Their rows, padding not counted.
         num_context_tokens: Tokens in the cache of all of them.
-        forward_s: Seconds of the forward pass.
-        sample_s: Seconds from there until the tokens, and the drafts if there are any, were chosen.
+        verify_s: Seconds of the device until every row had its token: forward pass and sampling.
+        rest_s: Seconds that it took besides: the draft module, and the host while the device waited for it. NaN where
+            nobody knows.
         proposed: Whether the draft module ran behind it.
     """
 
     num_sequences: int
     num_rows: int
     num_context_tokens: int
-    forward_s: float
-    sample_s: float
+    verify_s: float
+    rest_s: float
     proposed: bool
 
 

@@ -120,6 +120,11 @@ class StepPlan:
         return self.decodes + self.prefills
 
     @property
+    def is_speculative(self) -> bool:
+        """True when it verifies or makes drafts; the next plan must know how many stand, and which there are."""
+        return self.proposes or any(entry.has_drafts for entry in self.decodes)
+
+    @property
     def num_tokens(self) -> int:
         """Rows of the step."""
         return sum(entry.num_tokens for entry in self.entries)

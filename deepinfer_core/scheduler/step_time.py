@@ -19,22 +19,22 @@ FACTOR_STEPS = 64
 """Steps of one size that its factor remembers."""
 FACTOR_SAMPLES = 5
 """Steps of one size before its factor counts."""
-SAMPLER_STEPS = 9
-"""Steps with the same number of sequences that the sampler's median remembers."""
-SAMPLER_SAMPLES = 5
+REST_STEPS = 9
+"""Steps with the same number of sequences that the median of their rests remembers."""
+REST_SAMPLES = 5
 """Of these, before the number of sequences counts as known."""
 NEAR = 2
-"""Times by samplers of so many times more or fewer sequences still say something."""
+"""Rests of steps of so many times more or fewer sequences still say something."""
 
 
 class StepTimeModel:
     """Predicts the seconds of a decode step from its sequences and rows (spec dspark 5.2).
 
-    ``seconds = base(rows) * factor(rows) + sampler(sequences)``. The base curve is measured once, when nothing else
+    ``seconds = base(rows) * factor(rows) + rest(sequences)``. The base curve is measured once, when nothing else
     runs and contexts are short. The factor is what steps of about that size really take of it, longer contexts and a
     busy machine included: the median of recent ones; for a size of which too few were seen, the median of the factors
     of the others. (DeepInfer adds a slope for each row instead. What slows every step alike then looks like a price of
-    rows, and drafts are given up for it.) The sampler's part is the median of recent steps with as many sequences,
+    rows, and drafts are given up for it.) The rest is the median of recent steps with as many sequences,
     separately for steps that ran the draft module and steps that did not.
 
     With captured graphs a step costs what the smallest graph that holds it costs, so rows are rounded up to a measured
@@ -54,7 +54,8 @@ class StepTimeModel:
         """Start from measured curves.
 
         Args:
-            base: Seconds of the forward pass by rows. A size that seems faster than a smaller one counts as equal.
+            base: Seconds of verifying by rows: forward pass and sampling. A size that seems faster than a smaller one
+                counts as equal.
             draft: Seconds of the draft module by sequences, used until steps have shown what it takes; None if it was
                 not measured.
             interpolate: The backend has no captured graphs: sizes between two measured ones cost something between.
@@ -75,7 +76,7 @@ class StepTimeModel:
         self._tail = _tail(self._measured, measured_s)
         self._draft = _monotone(draft) if draft else None
         self._factors = _Factors()
-        self._samplers = {False: _SamplerTimes(), True: _SamplerTimes()}
+        self._rests = {False: _RestTimes(), True: _RestTimes()}
         if self._base[0] == self._base[-1]:
             log.warning(
                 "steps of %d to %d rows were measured to take the same time: adaptive draft lengths will verify every "
@@ -86,26 +87,26 @@ class StepTimeModel:
 
     def seconds(self, num_sequences: int, num_rows: int, *, proposes: bool) -> float:
         """Of a whole step; ``proposes`` says whether the draft module runs behind it."""
-        return self.forward_s(num_rows) + self.sample_s(num_sequences, proposes=proposes)
+        return self.verify_s(num_rows) + self.rest_s(num_sequences, proposes=proposes)
 
     def factor(self, num_rows: int) -> float:
-        """What a forward pass of about so many rows takes of the time that was measured at the start."""
+        """What verifying about so many rows takes of the time that was measured at the start."""
         return self._factors.of(self._group(num_rows))
 
-    def forward_s(self, num_rows: int) -> float:
-        """Of the forward pass over so many rows."""
+    def verify_s(self, num_rows: int) -> float:
+        """Of the forward pass over so many rows, and their sampling."""
         return self._base_s(num_rows) * self.factor(num_rows)
 
     def corners(self, fewest: int, most: int) -> list[tuple[int, float]]:
         """The steps among which the fullest one of each price is.
 
         Returns:
-            Numbers of rows, ascending and ending with ``most``, and the seconds of their forward passes, which never
+            Numbers of rows, ascending and ending with ``most``, and the seconds that verifying takes, which never
             fall.
         """
         first, last = bisect_left(self._sizes, fewest), bisect_left(self._sizes, most)
         rows = [*self._sizes[first:last], *range(max(fewest, self._sizes[-1] + 1), most), most]
-        return list(zip(rows, accumulate(map(self.forward_s, rows), max), strict=True))
+        return list(zip(rows, accumulate(map(self.verify_s, rows), max), strict=True))
 
     def _base_s(self, num_rows: int) -> float:
         place = bisect_left(self._sizes, num_rows)
@@ -117,9 +118,9 @@ class StepTimeModel:
         """The measured size whose factor counts."""
         return min(bisect_left(self._measured, num_rows), len(self._measured) - 1)
 
-    def sample_s(self, num_sequences: int, *, proposes: bool) -> float:
-        """From the end of the forward pass until tokens, and drafts if there are any, are chosen."""
-        own, other = self._samplers[proposes], self._samplers[not proposes]
+    def rest_s(self, num_sequences: int, *, proposes: bool) -> float:
+        """Of everything else: the draft module if it runs, and the host while the device waits."""
+        own, other = self._rests[proposes], self._rests[not proposes]
         own_s, other_s = own.at(num_sequences), other.at(num_sequences)
         if own_s is not None and (own.is_near(num_sequences) or not other.is_near(num_sequences)):
             return own_s
@@ -138,21 +139,21 @@ class StepTimeModel:
 
     def draft_s(self, num_sequences: int) -> float:
         """Of the draft module: what steps that ran it took longer, else as measured at the start, else 0."""
-        with_drafts = self.sample_s(num_sequences, proposes=True)
-        return max(0.0, with_drafts - self.sample_s(num_sequences, proposes=False))
+        with_drafts = self.rest_s(num_sequences, proposes=True)
+        return max(0.0, with_drafts - self.rest_s(num_sequences, proposes=False))
 
     def knows_draft(self, num_sequences: int) -> bool:
         """Whether ``draft_s`` is more than a guess; if not, only steps without the draft module can tell."""
-        return self._draft is not None or self._samplers[False].is_near(num_sequences)
+        return self._draft is not None or self._rests[False].is_near(num_sequences)
 
     def observe(self, timing: StepTiming) -> None:
-        """Learn from a step; a time that is not a number or below 0 says nothing, nor a forward pass of no time."""
+        """Learn from a step; a time that is not a number or below 0 says nothing, nor verifying in no time."""
         if timing.num_rows < 1 or timing.num_sequences < 1:
             return
-        if 0.0 < timing.forward_s < math.inf:
-            self._factors.add(self._group(timing.num_rows), timing.forward_s / self._base_s(timing.num_rows))
-        if 0.0 <= timing.sample_s < math.inf:
-            self._samplers[timing.proposed].add(timing.num_sequences, timing.sample_s)
+        if 0.0 < timing.verify_s < math.inf:
+            self._factors.add(self._group(timing.num_rows), timing.verify_s / self._base_s(timing.num_rows))
+        if 0.0 <= timing.rest_s < math.inf:
+            self._rests[timing.proposed].add(timing.num_sequences, timing.rest_s)
 
 
 class _Factors:
@@ -176,7 +177,7 @@ class _Factors:
             self._usual = median(self._medians.values())
 
 
-class _SamplerTimes:
+class _RestTimes:
     """Median seconds by number of sequences."""
 
     def __init__(self) -> None:
@@ -186,9 +187,9 @@ class _SamplerTimes:
 
     def add(self, num_sequences: int, seconds: float) -> None:
         """Take one step's time."""
-        recent = self._recent.setdefault(num_sequences, deque(maxlen=SAMPLER_STEPS))
+        recent = self._recent.setdefault(num_sequences, deque(maxlen=REST_STEPS))
         recent.append(seconds)
-        if len(recent) < SAMPLER_SAMPLES:
+        if len(recent) < REST_SAMPLES:
             return
         place = bisect_left(self._sizes, num_sequences)
         if self._sizes[place : place + 1] != [num_sequences]:

@@ -108,8 +108,8 @@ def _steps() -> tuple[StepStats, StepStats]:
         inter_token_s=(0.008,),
         num_draft_rows=5,
         drafts=DraftMetrics(num_blocks=1, num_proposed=5, verified=(1, 1, 1, 1, 1), accepted=(1, 1, 1, 0, 0)),
-        forward_s=0.0052,
-        sample_s=0.0021,
+        verify_s=0.0052,
+        draft_s=0.0021,
     )
     return prefill, decode
 

@@ -197,6 +197,20 @@ def random_lengths(seed: int) -> Lengths:
     return Lengths(lambda _, limit: source.randint(0, limit), lambda: source.random() < 0.8)
 
 
+def in_spells(seed: int) -> Lengths:
+    """The same in spells of a few steps, between which nothing is drafted or verified: then steps may overlap."""
+    source = random.Random(seed)
+    spell = [0, True]
+
+    def proposes() -> bool:
+        if spell[0] == 0:
+            spell[:] = source.randint(1, 6), not spell[1]
+        spell[0] -= 1
+        return spell[1]
+
+    return Lengths(lambda _, limit: source.randint(0, limit), proposes)
+
+
 def block_at(places: Mapping[str, int]) -> Lengths:
     """A planner for right drafts: the last block of each request begins behind so many output tokens."""
 

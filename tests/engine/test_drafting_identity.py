@@ -13,6 +13,8 @@ from functools import cache
 import pytest
 
 from deepinfer_core import LLM, RequestOutput, SamplingParams
+from deepinfer_core.engine.engine import Engine
+from deepinfer_core.scheduler.step_plan import StepPlan
 from tests.engine.drafting import (
     BLOCK,
     BLOCK_BYTES,
@@ -20,6 +22,7 @@ from tests.engine.drafting import (
     Tally,
     finish,
     heldout_prompts,
+    in_spells,
     model,
     random_lengths,
     same_as_plain,
@@ -43,7 +46,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "mixed": {"step_policy": "mixed", "max_chunk_tokens": 16},
     "small_chunks": {"max_num_batched_tokens": 24},
     "preempted": {"kv_cache_memory_gib": 5 * BLOCK_BYTES / 2**30, "headroom_blocks": 0},
-    "prefix_hits": {"prefix_cache": "exact"},
+    "prefix_hits": {"prefix_cache": "exact", "max_num_seqs": 4},
     "other_neighbours": {"max_num_seqs": 3},
 }
 PADDING = [5 + place % 900 for place in range(235)]
@@ -85,16 +88,32 @@ def test_any_number_of_drafts_gives_the_plain_answers(
 def test_any_schedule_gives_the_plain_answers(
     accelerator: str, plain: Mapping[str, RequestOutput], settings: str, lengths: str
 ) -> None:
-    planner = random_lengths(len(settings)) if lengths == "random" else None
-    engine = start(model(accelerator), planner=planner, **SETTINGS[settings])
-    tally = Tally().watch(engine)
+    planner = in_spells(len(settings)) if lengths == "random" else None
+    engine = start(model(accelerator), planner=planner, overlap="on", **SETTINGS[settings])
+    tally, ahead = Tally().watch(engine), steps_ahead(engine)
 
     found = finish(engine, asked(accelerator), staggered=True)
 
     assert shown(found) == shown(plain)
     assert tally.accepted > 0
+    assert any(ahead) == (lengths == "random"), "steps overlap where nothing is drafted, and there only"
     assert (engine.scheduler.prefix_cache.counters.num_hit_tokens > 0) == (settings == "prefix_hits")
     assert (engine.statistics().num_preemptions > 0) == (settings == "preempted")
+
+
+def steps_ahead(engine: Engine) -> list[bool]:
+    """Whether each decode step was planned before the one before it had ended; filled as the engine runs."""
+    found: list[bool] = []
+    plan = engine.scheduler.plan
+
+    def planned(now: float) -> StepPlan | None:
+        step = plan(now)
+        if step is not None and step.decodes:
+            found.append(len(engine.scheduler._in_flight) > 1)
+        return step
+
+    engine.scheduler.plan = planned  # type: ignore[method-assign]
+    return found
 
 
 @pytest.mark.parametrize("coupled", [True, False])

@@ -97,7 +97,7 @@ def test_requests_steps_and_the_page_add_up_to_the_log_of_drafts(accelerator: st
     rows = sum(step["num_draft_rows"] for step in steps)
     assert page["deepinfer:step_draft_rows_total",] == rows >= total.num_verified
     assert rows + len([step for step in steps if step["kind"] == "decode"]) <= sum(step["num_rows"] for step in steps)
-    for part in ("forward", "sample"):
+    for part in ("verify", "draft"):
         seconds = [step[f"{part}_s"] for step in steps if step["kind"] != "idle"]
         assert all(second > 0 for second in seconds)
         assert page["deepinfer:step_device_seconds_total", part] == pytest.approx(sum(seconds))
@@ -112,7 +112,7 @@ def test_plain_decoding_tells_nothing_about_drafts(accelerator: str, tmp_path: P
     page = counters(engine)
     engine.close()
     assert {output.metrics.drafts for output in found.values() if output.metrics is not None} == {None}
-    assert {(step["drafts"], step["forward_s"], step["num_draft_rows"]) for step in records(file, "step")} == {
+    assert {(step["drafts"], step["verify_s"], step["num_draft_rows"]) for step in records(file, "step")} == {
         (None, None, 0)
     }
     assert sum(value for name, value in page.items() if "spec_decode" in name[0] or "draft" in name[0]) == 0

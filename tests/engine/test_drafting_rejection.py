@@ -158,7 +158,7 @@ def test_rows_are_sampled_in_pieces_without_a_difference(
     whole = shown(finish(start(model(accelerator, coupled=coupled), max_num_seqs=12), many))
 
     for rows in (1, 7):
-        monkeypatch.setattr(step_sampler, "_ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(step_sampler, "ROWS_AT_ONCE", rows)
         pieces = shown(finish(start(model(accelerator, coupled=coupled), max_num_seqs=12), many))
         assert pieces == whole
 

@@ -63,14 +63,6 @@ def test_a_calibration_file_that_is_not_there_is_refused(accelerator: str, tmp_p
     refusal(accelerator, speculative_config={"calibration": str(tmp_path / "missing.json")})
 
 
-@pytest.mark.usefixtures("no_weights")
-def test_steps_ahead_of_their_tokens_are_refused_with_drafts(accelerator: str) -> None:
-    error = refusal(accelerator, overlap="on", speculative_config={"verification": "fixed"})
-
-    assert "overlap=on" in str(error)
-    assert "speculative_config" in str(error)
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -51,13 +51,13 @@ def test_drafts_are_in_the_lines(tmp_path: Path) -> None:
     file = tmp_path / "stats.jsonl"
     drafts = DraftMetrics(num_blocks=1, num_proposed=3, verified=(1, 1), accepted=(1, 0))
     sink = JsonLinesSink(INFO, file)
-    sink.on_step(step(drafts=drafts, forward_s=0.5, sample_s=0.25))
+    sink.on_step(step(drafts=drafts, verify_s=0.5, draft_s=0.25))
     sink.on_request(request(times=replace(request().times, drafts=drafts)))
     sink.close()
 
     _, one, two = lines(file)
     written = {"num_blocks": 1, "num_proposed": 3, "verified": [1, 1], "accepted": [1, 0]}
-    assert (one["drafts"], one["forward_s"], one["sample_s"]) == (written, 0.5, 0.25)
+    assert (one["drafts"], one["verify_s"], one["draft_s"]) == (written, 0.5, 0.25)
     assert two["times"]["drafts"] == written
 
 

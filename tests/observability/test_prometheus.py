@@ -136,11 +136,11 @@ def test_drafts_are_counted_by_place_under_vllms_names_and_ours() -> None:
         step(
             num_draft_rows=8,
             drafts=DraftMetrics(num_blocks=3, num_proposed=20, verified=(3, 2, 2), accepted=(2, 1, 0)),
-            forward_s=0.25,
-            sample_s=0.125,
+            verify_s=0.25,
+            draft_s=0.125,
         )
     )
-    sink.on_step(step(num_draft_rows=1, drafts=DraftMetrics(num_blocks=1, verified=(1,), accepted=(1,)), forward_s=0.5))
+    sink.on_step(step(num_draft_rows=1, drafts=DraftMetrics(num_blocks=1, verified=(1,), accepted=(1,)), verify_s=0.5))
     sink.on_step(step())
 
     expected = {
@@ -156,8 +156,8 @@ def test_drafts_are_counted_by_place_under_vllms_names_and_ours() -> None:
     assert [value(sink, verified, position=place) for place in "0123"] == [4, 2, 2, None]
     assert value(sink, "deepinfer:spec_decode_num_proposed_tokens_total") == 20
     assert value(sink, "deepinfer:step_draft_rows_total") == 9
-    assert value(sink, "deepinfer:step_device_seconds_total", part="forward") == 0.75
-    assert value(sink, "deepinfer:step_device_seconds_total", part="sample") == 0.125
+    assert value(sink, "deepinfer:step_device_seconds_total", part="verify") == 0.75
+    assert value(sink, "deepinfer:step_device_seconds_total", part="draft") == 0.125
 
 
 def test_what_is_no_step_changes_the_state_alone() -> None:

@@ -154,7 +154,7 @@ def _step(planner: DraftPlanner, machine: Machine, streams: list[_Stream], resul
         stream.sequence.take_proposal(stream.propose(sharpness) if proposes else NO_DRAFTS)
     timing = _timing(machine, streams, sum(lengths), num_context, proposes)
     planner.observe(timing)
-    result.seconds += timing.forward_s + timing.sample_s
+    result.seconds += timing.verify_s + timing.rest_s
     result.drafts += sum(lengths)
     result.sequence_steps += len(streams)
     result.proposals += proposes
@@ -177,13 +177,13 @@ def _advance(stream: _Stream, length: int, sharpness: float) -> float:
 def _timing(machine: Machine, streams: list[_Stream], num_drafts: int, num_context: int, proposes: bool) -> StepTiming:
     count, rng = len(streams), streams[0].rng
     num_rows = count + num_drafts
-    forward_s = machine.forward(num_rows) + machine.context * num_rows * num_context / count
-    sample_s = machine.sample(count) + (machine.draft(count) if proposes else 0.0)
+    verify_s = machine.forward(num_rows) + machine.context * num_rows * num_context / count
+    rest_s = machine.sample(count) + (machine.draft(count) if proposes else 0.0)
     return StepTiming(
         num_sequences=count,
         num_rows=num_rows,
         num_context_tokens=num_context,
-        forward_s=forward_s * max(0.1, 1.0 + machine.noise * rng.gauss(0.0, 1.0)),
-        sample_s=sample_s * max(0.1, 1.0 + machine.noise * rng.gauss(0.0, 1.0)),
+        verify_s=verify_s * max(0.1, 1.0 + machine.noise * rng.gauss(0.0, 1.0)),
+        rest_s=rest_s * max(0.1, 1.0 + machine.noise * rng.gauss(0.0, 1.0)),
         proposed=proposes,
     )

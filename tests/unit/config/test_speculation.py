@@ -78,11 +78,6 @@ def test_a_value_that_is_no_record_is_refused_in_words(value: object, problem: s
     assert list(caught.value.problems) == [problem]
 
 
-def test_overlap_and_drafts_contradict_each_other() -> None:
-    with pytest.raises(ConfigError, match=r"overlap=on launches a step before .* drafts need them"):
-        EngineConfig(model="tiny", overlap="on", speculative_config=SpeculativeConfig())
-
-
 def test_mappings_are_records_and_vllms_name_counts() -> None:
     given = {"method": "dspark", "num_speculative_tokens": 3, "calibration": [0.5, 1, 2]}
 
