@@ -7,8 +7,8 @@
 ``heldout`` runs the tiny model on its held-out prompts: everything is real. ``slice`` runs eight layers at released
 widths with random weights and the draft module's real work, and SIMULATES which drafts stand by blocks that ``blocks``
 has recorded with the tiny model (the same task for a sequence, in random order). Only decode steps count, planning
-included. All ways of drafting alternate within each repeat; the ratio of a repeat is the adaptive throughput over the
-best of the others in that repeat.
+included. All ways of drafting alternate within each repeat, ``heldout`` every few steps; the ratio of a repeat is the
+adaptive throughput over the best of the others in that repeat.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ from deepinfer_core.engine.opening import OpenedModel, open_model  # noqa: E402
 _FILES = ("json", "plot", "blocks", "out")
 """Options that name places on the machine, which are nobody's business."""
 _SEQUENCES = (1, 4, 16, 64, 128, 256)
+Measure = Callable[[Sequence[str], int], Mapping[str, Run]]
+"""Runs every way of drafting with so many sequences."""
 
 
 def main() -> int:
@@ -68,12 +70,12 @@ def main() -> int:
     return 0
 
 
-def point(sequences: int, repeats: int, measure: Callable[[str, int], Run], modes: Sequence[str]) -> dict[str, Any]:
+def point(sequences: int, repeats: int, measure: Measure, modes: Sequence[str]) -> dict[str, Any]:
     """Every way of drafting at one number of sequences."""
     runs: dict[str, list[Run]] = {mode: [] for mode in modes}
     for _ in range(repeats):
-        for mode in modes:
-            runs[mode].append(measure(mode, sequences))
+        for mode, run in measure(modes, sequences).items():
+            runs[mode].append(run)
     rates = {mode: [run.tokens_per_s for run in found] for mode, found in runs.items()}
     others = [mode for mode in modes if mode != "adaptive"]
     ratios = [rates["adaptive"][repeat] / max(rates[mode][repeat] for mode in others) for repeat in range(repeats)]
@@ -124,18 +126,18 @@ def _summary(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _heldout(args: argparse.Namespace) -> tuple[OpenedModel, Callable[[str, int], Run]]:
+def _heldout(args: argparse.Namespace) -> tuple[OpenedModel, Measure]:
     speculation = SpeculativeConfig(verification="fixed", acceptance=args.acceptance)
     opened = open_model("tiny", accelerator=args.accelerator, speculation=speculation)
 
-    def measure(mode: str, sequences: int) -> Run:
-        number = max(2 * sequences, args.requests)
-        return run_heldout(opened, mode, sequences, num_requests=number, temperature=args.temperature)
+    def measure(modes: Sequence[str], sequences: int) -> dict[str, Run]:
+        number = max(args.rounds * sequences, args.requests)
+        return run_heldout(opened, modes, sequences, num_requests=number, temperature=args.temperature)
 
     return opened, measure
 
 
-def _slice(args: argparse.Namespace) -> tuple[OpenedModel, Callable[[str, int], Run]]:
+def _slice(args: argparse.Namespace) -> tuple[OpenedModel, Measure]:
     from slice import open_slice
 
     draft = DraftSettings(num_drafts=5, is_coupled=True, is_adaptive=False, temperatures=(1.0,) * 5)
@@ -143,8 +145,9 @@ def _slice(args: argparse.Namespace) -> tuple[OpenedModel, Callable[[str, int], 
     opened = OpenedModel(folder=Path(tempfile.mkdtemp()), model=model, tokenizer=None)
     blocks = read_blocks(args.blocks)
 
-    def measure(mode: str, sequences: int) -> Run:
-        return run_simulated(opened, mode, sequences, blocks, context=args.context, num_steps=args.steps)
+    def measure(modes: Sequence[str], sequences: int) -> dict[str, Run]:
+        sizes = {"context": args.context, "num_steps": args.steps}
+        return {mode: run_simulated(opened, mode, sequences, blocks, **sizes) for mode in modes}
 
     return opened, measure
 
@@ -166,6 +169,7 @@ def _arguments() -> argparse.Namespace:
         command.add_argument("--plot", help="beginning of the names of PNG files")
         if name == "heldout":
             command.add_argument("--requests", type=int, default=48, help="requests at least")
+            command.add_argument("--rounds", type=int, default=2, help="requests for each sequence at once")
             command.add_argument("--acceptance", default="rejection")
         else:
             command.add_argument("--blocks", type=Path, required=True, help="what the command blocks wrote")

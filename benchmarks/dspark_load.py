@@ -21,6 +21,7 @@ from deepinfer_core.scheduler.drafts import Proposal
 
 MODES = ("none", "fixed 1", "fixed 2", "fixed 3", "fixed 4", "fixed 5", "adaptive")
 _LARGEST_LOGIT = 60.0
+_STEPS_OF_A_TURN = 12
 
 
 @dataclass
@@ -38,6 +39,8 @@ class Run:
         num_rows: Their rows.
         num_with_drafts: Steps in which some draft was verified.
         timeline: Rows of each step.
+        tokens: What each yielded.
+        step_s: Seconds that each took.
         plan_s: Seconds in which each was planned.
         by_task: Blocks, verified and accepted drafts of each task.
     """
@@ -52,6 +55,8 @@ class Run:
     num_rows: int = 0
     num_with_drafts: int = 0
     timeline: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
     plan_s: list[float] = field(default_factory=list)
     by_task: dict[str, list[int]] = field(default_factory=dict)
 
@@ -89,13 +94,18 @@ def opened_for(opened: OpenedModel, mode: str, num_drafts: int) -> OpenedModel:
 
 def watch(engine: Engine, run: Run, tasks: Callable[[str], str]) -> None:
     """Make an engine's decode steps count into a run."""
-    advance, log = engine._advance, engine.draft_log  # noqa: SLF001
-    state = {"tokens": 0}
+    advance, step, log = engine._advance, engine.step, engine.draft_log  # noqa: SLF001
+    state: dict[str, Any] = {"tokens": 0, "touched": ()}
 
-    def counted(runner: Any, now: float) -> Any:
+    def advanced(runner: Any, now: float) -> Any:
+        state["touched"] = advance(runner, now)
+        return state["touched"]
+
+    def counted() -> Any:
         began = time.perf_counter()
-        touched = advance(runner, now)
+        records = step()
         seconds = time.perf_counter() - began
+        touched = state["touched"]
         entries = [entry for entry in touched if not entry.is_prefill]
         if entries and len(entries) == len(touched):
             run.decode_s += seconds
@@ -103,11 +113,14 @@ def watch(engine: Engine, run: Run, tasks: Callable[[str], str]) -> None:
             run.num_with_drafts += any(entry.has_drafts for entry in entries)
             run.num_rows += sum(entry.num_tokens for entry in entries)
             run.timeline.append(sum(entry.num_tokens for entry in entries))
-            run.num_tokens += engine._counters.num_generated_tokens - state["tokens"]  # noqa: SLF001
+            run.step_s.append(seconds)
+            run.tokens.append(engine._counters.num_generated_tokens - state["tokens"])  # noqa: SLF001
+            run.num_tokens += run.tokens[-1]
         state["tokens"] = engine._counters.num_generated_tokens  # noqa: SLF001
-        return touched
+        return records
 
-    engine._advance = counted  # type: ignore[method-assign]  # noqa: SLF001
+    engine._advance = advanced  # type: ignore[method-assign]  # noqa: SLF001
+    engine.step = counted  # type: ignore[method-assign]
     plan = engine.scheduler.plan
 
     def planned(now: float) -> Any:
@@ -135,9 +148,34 @@ def watch(engine: Engine, run: Run, tasks: Callable[[str], str]) -> None:
 
 
 def run_heldout(
-    opened: OpenedModel, mode: str, sequences: int, *, num_requests: int, temperature: float, max_tokens: int = 128
-) -> Run:
-    """The held-out prompts, as many at once as asked, each answered to its own end."""
+    opened: OpenedModel, modes: Sequence[str], sequences: int, *, num_requests: int, temperature: float
+) -> dict[str, Run]:
+    """The held-out prompts, as many at once as asked, each answered to its own end.
+
+    All ways run side by side, a few steps of one after a few of another in random order, so that what disturbs the
+    machine for a while disturbs all of them.
+    """
+    runs = {mode: Run(mode, sequences) for mode in modes}
+    turns = [
+        (_start_heldout(opened, run, num_requests=num_requests, temperature=temperature), run) for run in runs.values()
+    ]
+    order = random.Random(sequences)
+    while turns:
+        order.shuffle(turns)
+        for engine, run in turns:
+            _advance(engine, run, run.num_steps + _STEPS_OF_A_TURN)
+        for engine, _ in turns:
+            if not engine.has_unfinished:
+                engine.close()
+        turns = [(engine, run) for engine, run in turns if engine.has_unfinished]
+    return runs
+
+
+def _start_heldout(
+    opened: OpenedModel, run: Run, *, num_requests: int, temperature: float, max_tokens: int = 128
+) -> Engine:
+    """An engine with the prompts queued, whose steps count into a run."""
+    mode, sequences = run.mode, run.sequences
     items = [item for item in heldout() if len(item["prompt"]) < 600]
     random.Random(0).shuffle(items)
     items = (items * (num_requests // len(items) + 1))[:num_requests]
@@ -149,15 +187,11 @@ def run_heldout(
         speculative_config=settings_of(mode, 5),
     )
     engine = Engine(opened_for(opened, mode, 5), config)
-    run = Run(mode, sequences)
     watch(engine, run, lambda request_id: items[int(request_id)]["task"])
     for number, item in enumerate(items):
         params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=number)
         engine.add(str(number), opened.tokenizer.encode(item["prompt"]), params)  # type: ignore[union-attr]
-    for _ in engine.run():
-        pass
-    engine.close()
-    return run
+    return engine
 
 
 class Simulated:
@@ -235,7 +269,7 @@ def run_simulated(
 
 def _advance(engine: Engine, run: Run, num_steps: int) -> None:
     """Step until so many decode steps were counted."""
-    while run.num_steps < num_steps:
+    while run.num_steps < num_steps and engine.has_unfinished:
         engine.step()
 
 

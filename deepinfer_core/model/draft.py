@@ -12,7 +12,7 @@ from deepinfer_core.ops.attention.draft_slots import draft_slots
 from deepinfer_core.ops.attention.sparse_decode import sparse_decode
 from deepinfer_core.ops.kv_cache.rotate_store import rotate_store
 from deepinfer_core.ops.linear.linear import linear
-from deepinfer_core.ops.linear.stack import join_columns
+from deepinfer_core.ops.linear.stack import join_columns, stack_rows
 from deepinfer_core.ops.norm.rms_norm import rms_norm
 from deepinfer_core.ops.speculation.confidence import confidence
 from deepinfer_core.ops.speculation.markov_logits import markov_logits
@@ -90,6 +90,10 @@ class DraftModule:
         self._norm_weight = parameters.feature_norm
         self._norm = builder.bind(rms_norm, sizes={"H": architecture.hidden_size}, eps=architecture.norm_eps)
         self._layers = [DraftLayer(builder, index, p) for index, p in enumerate(parameters.layers)]
+        kv = stack_rows(*(layer.attention.kv for layer in parameters.layers))
+        self._context_keys = builder.bind(
+            linear, weights={"weight": kv}, sizes={"I": kv.shape[1], "O": kv.shape[0]}, out=builder.act
+        )
         self._head = Head(builder, parameters.norm, parameters.head_mix)
         self._slots = builder.bind(
             draft_slots,
@@ -117,8 +121,9 @@ class DraftModule:
             rings: Draft rings by draft layer.
         """
         rows = self._norm(self._project(self._cast(join_columns(features))), self._norm_weight)
-        for layer in self._layers:
-            layer.write_context(self._cast(rows), positions, stores, rings)
+        keys = self._context_keys(self._cast(rows)).chunk(len(self._layers), -1)
+        for layer, key in zip(self._layers, keys, strict=True):
+            layer.store_key(key, positions, stores, rings)
 
     def forward(self, inputs: DraftInputs, rings: Mapping[int, Cache]) -> DraftRows:
         """Run the draft layers over one block per sequence; rows of a block see each other and the context."""
@@ -151,10 +156,6 @@ class DraftLayer:
         self._feed_forward_sub_layer = SubLayer(builder, parameters.feed_forward_mix, parameters.feed_forward_norm)
         experts = architecture.draft.experts if architecture.draft else architecture.experts
         self._experts = Experts(builder, experts, parameters.experts)
-        kv = parameters.attention.kv
-        self._context_key = builder.bind(
-            linear, weights={"weight": kv}, sizes={"I": kv.shape[1], "O": kv.shape[0]}, out=builder.act
-        )
         self._store = builder.bind(rotate_store, sizes={"D": shape.head_dim}, eps=architecture.norm_eps)
         self._attend = builder.bind(
             sparse_decode,
@@ -163,10 +164,6 @@ class DraftLayer:
             round_probabilities=numerics.round_probabilities,
             out=builder.act if numerics.round_context else builder.wide,
         )
-
-    def write_context(self, rows: Tensor, positions: Tensor, stores: Tensor, rings: Mapping[int, Cache]) -> None:
-        """Store this layer's context keys of the projected features."""
-        self._store_key(self._context_key(rows), positions, stores, rings)
 
     def __call__(
         self,
@@ -181,7 +178,7 @@ class DraftLayer:
 
         def attention(x: Tensor) -> Tensor:
             query, key, _ = self._projections.queries(self._cast(x), inputs.positions)
-            self._store_key(key, inputs.positions, stores, rings)
+            self.store_key(key, inputs.positions, stores, rings)
             attended = self._attend(query, rings[self._index], reads, self._projections.sink)
             return self._projections.output(attended, inputs.positions)
 
@@ -189,7 +186,8 @@ class DraftLayer:
         streams, mix, _ = self._feed_forward_sub_layer(streams, mix, lambda x: self._experts(x, _untraced))
         return streams, mix
 
-    def _store_key(self, key: Tensor, positions: Tensor, stores: Tensor, rings: Mapping[int, Cache]) -> None:
+    def store_key(self, key: Tensor, positions: Tensor, stores: Tensor, rings: Mapping[int, Cache]) -> None:
+        """Store keys of a block or of its context, unrotated ``[T, D]``, in this layer's ring."""
         self._store(key, positions, self._projections.table, stores, rings[self._index], self._projections.kv_norm)
 
 

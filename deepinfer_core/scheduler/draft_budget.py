@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from collections.abc import Sequence as Sequences
+from functools import partial
 from itertools import accumulate, chain
 from math import ceil, isnan
 
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.logging import get_logger
-from deepinfer_core.scheduler.draft_survival import PastDrafts, Survivals, credible_confidence, credible_survival
+from deepinfer_core.scheduler.draft_survival import PastDrafts, Survivals, credible_survival
 from deepinfer_core.scheduler.drafts import StepTiming, VerifyAll
 from deepinfer_core.scheduler.sequence import Sequence
-from deepinfer_core.scheduler.step_time import StepTimeModel
+from deepinfer_core.scheduler.step_time import Piece, StepTimeModel
 
 log = get_logger(__name__)
 
@@ -84,6 +86,7 @@ class AdaptiveLengths:
         self._probe_interval = probe_interval
         self._hysteresis = hysteresis
         self._past = PastDrafts()
+        self._before: tuple[list[tuple[float, ...]], list[float]] = [], []
         self._last = (0, 0)
         self._pays = True
         self._num_alike = 0
@@ -97,9 +100,9 @@ class AdaptiveLengths:
             open_limits = [limit for limit in limits if limit]
         if not members:
             return [0] * len(sequences)
-        older = self._older([member.older_survival for member in members], open_limits)
-        budget = self._budget(older[: max(num_spare_rows, 0)], len(sequences))
-        current = self._current([member.proposal.confidence for member in members], open_limits)
+        gains = self._older([member.older_survival for member in members], open_limits)
+        budget = self._budget(gains[: max(num_spare_rows, 0) + 1], len(sequences))
+        current = self._current([member.proposal.survival for member in members], open_limits)
         self._past.learn(current)  # counts from the next step on
         chosen = current.likeliest(budget)
         if len(chosen) == len(sequences):
@@ -122,28 +125,35 @@ class AdaptiveLengths:
         self._time.observe(timing)
 
     def _older(self, rows: list[tuple[float, ...]], limits: Sequences[int]) -> list[float]:
-        """Chances of the older generation, the likeliest first; what is not known of it is what was usual."""
+        """Accepted drafts to expect of the 0, 1, 2 and so on likeliest ones of the older generation.
+
+        What is not known of it is what was usual.
+        """
+        num_known = list(map(len, rows))
+        if num_known == list(limits) and rows == self._before[0]:  # as a rule they were the current ones just before
+            return self._before[1]
         if self._is_suspicious:
             rows = [credible_survival(row) for row in rows]
-        if list(map(len, rows)) != list(limits):
+        if num_known != list(limits):
             complete = self._past.complete
             rows = [row if len(row) == limit else complete(row, limit) for row, limit in zip(rows, limits, strict=True)]
         pool = sorted(chain.from_iterable(rows), reverse=True)
-        if isnan(sum(pool)) or pool[0] > 1.0 or pool[-1] < 0.0:
+        gains = list(accumulate(pool, initial=0.0))
+        if isnan(gains[-1]) or pool[-1] < 0.0:
             self._suspect()
             return self._older(rows, limits)
-        return pool
+        return gains
 
-    def _budget(self, pool: list[float], num_sequences: int) -> int:
+    def _budget(self, gains: list[float], num_sequences: int) -> int:
         """Drafts in all: of every possible total the one that promises most tokens per second."""
-        expected = self._past.steady(list(accumulate(pool, initial=float(num_sequences))), num_sequences)
-        budget = best_budget(expected, num_sequences, self._time, proposes=self._pays)
+        gains = self._past.steady(gains, num_sequences)
+        budget = best_budget(gains, num_sequences, self._time, proposes=self._pays)
         last_sequences, last = self._last
-        if self._hysteresis and last_sequences == num_sequences and last < len(expected):
+        if self._hysteresis and last_sequences == num_sequences and last < len(gains):
 
             def rate(drafts: int) -> float:
-                rows = num_sequences + drafts
-                return expected[drafts] / self._time.seconds(num_sequences, rows, proposes=self._pays)
+                seconds = self._time.seconds(num_sequences, num_sequences + drafts, proposes=self._pays)
+                return (num_sequences + gains[drafts]) / seconds
 
             if rate(budget) <= (1.0 + self._hysteresis) * rate(last):
                 budget = last
@@ -155,7 +165,9 @@ class AdaptiveLengths:
         current = Survivals(rows, limits)
         if not current.is_credible:
             self._suspect()
-            current = Survivals([credible_confidence(row) for row in rows], limits)
+            rows = [credible_survival(row) for row in rows]
+            current = Survivals(rows, limits)
+        self._before = rows, current.sums
         return current
 
     def _suspect(self) -> None:
@@ -170,11 +182,9 @@ class AdaptiveLengths:
         """Whether the usual survivals promise more tokens per second than no drafts at all."""
         if not self._past.num_drafts:
             return True
-        corners = self._time.corners(num_sequences, num_sequences * (1 + self._past.num_drafts))
-        rest_s = self._time.rest_s(num_sequences, proposes=True)
-        best = max(
-            self._past.expected(num_sequences, rows - num_sequences) / (verify_s + rest_s) for rows, verify_s in corners
-        )
+        most = num_sequences * self._past.num_drafts
+        gain = partial(self._past.gain, num_sequences)
+        _, best = _best_total(gain, most, num_sequences, self._time, proposes=True)
         return best > num_sequences / self._time.seconds(num_sequences, num_sequences, proposes=False)
 
     def _interval(self, num_sequences: int) -> int:
@@ -183,21 +193,49 @@ class AdaptiveLengths:
         return max(self._probe_interval, ceil(self._time.draft_s(num_sequences) / (PROBE_LOSS * step_s)))
 
 
-def best_budget(expected: Sequences[float], num_sequences: int, time: StepTimeModel, *, proposes: bool) -> int:
+def best_budget(gains: Sequences[float], num_sequences: int, time: StepTimeModel, *, proposes: bool) -> int:
     """Of all numbers of drafts the smallest that promises most tokens per second.
 
     Every number is considered: steps get dearer in jumps, so that one more draft may not pay where many more do
-    (spec dspark 5.3). Where the price stays the same more drafts are never worse, so that it is enough to look at the
-    fullest step of each price.
+    (spec dspark 5.3).
 
     Args:
-        expected: Tokens that a step is expected to yield with 0, 1, 2 and so on drafts; never falls.
+        gains: Accepted drafts to expect of 0, 1, 2 and so on drafts; never falls, and each draft adds no more than the
+            one before it.
         num_sequences: Rows that are not drafts.
         time: What steps take.
         proposes: Whether the draft module runs behind the step.
     """
+    best, _ = _best_total(gains.__getitem__, len(gains) - 1, num_sequences, time, proposes=proposes)
+    return bisect_left(gains, gains[best], 0, best + 1)
+
+
+def _best_total(
+    gain: Callable[[int], float], most: int, num_sequences: int, time: StepTimeModel, *, proposes: bool
+) -> tuple[int, float]:
+    """The number of drafts up to ``most`` that promises most tokens per second, and how many these are.
+
+    Within a piece, where the price is a straight line, tokens per second rise and then fall: halving finds their peak.
+    A piece that would not be better with all of its tokens at its lowest price is passed over.
+    """
     rest_s = time.rest_s(num_sequences, proposes=proposes)
-    corners = time.corners(num_sequences, num_sequences + len(expected) - 1)
-    rates = [expected[rows - num_sequences] / (verify_s + rest_s) for rows, verify_s in corners]
-    best = corners[rates.index(max(rates))][0] - num_sequences
-    return bisect_left(expected, expected[best], 0, best + 1)
+    best, best_rate = 0, 0.0
+    for piece in time.pieces(num_sequences, num_sequences + most):
+
+        def rate(rows: int, piece: Piece = piece) -> float:
+            return (num_sequences + gain(rows - num_sequences)) / (piece.seconds(rows) + rest_s)
+
+        low, high = piece.first, piece.last
+        if num_sequences + gain(high - num_sequences) <= best_rate * (piece.seconds(low) + rest_s):
+            continue
+        if not piece.slope_s:
+            low = high
+        while low < high:
+            middle = (low + high) // 2
+            if rate(middle) < rate(middle + 1):
+                low = middle + 1
+            else:
+                high = middle
+        if rate(low) > best_rate:
+            best, best_rate = low - num_sequences, rate(low)
+    return best, best_rate

@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, zip_longest
 from math import isnan
-from operator import mul
 
 MEMORY = 31
 """Sequence-steps that weigh as much as all older ones in what is remembered of survivals."""
@@ -25,40 +24,40 @@ class Survivals:
     the work is done by loops of the interpreter's own.
 
     Attributes:
-        is_credible: Every confidence is a number from 0 to 1.
+        is_credible: Every chance is a number from 0 on.
         ranked: Chances, ascending.
+        sums: Sum of the 0, 1, 2 and so on greatest chances.
         means: Mean chance at each place.
         num_sequences: How many.
     """
 
-    def __init__(self, confidence: Sequence[tuple[float, ...]], limits: Sequence[int]) -> None:
-        """Multiply confidences up.
+    def __init__(self, survival: Sequence[tuple[float, ...]], limits: Sequence[int]) -> None:
+        """Sort them.
 
         Args:
-            confidence: Of each draft, by sequences.
+            survival: Of each draft, by sequences.
             limits: Drafts of each sequence that may be verified, at most as many as it has and not 0.
         """
-        rows = confidence
+        rows = survival
         if list(map(len, rows)) != list(limits):
             rows = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
         count = self.num_sequences = len(rows)
-        columns = list(zip_longest(*rows, fillvalue=0.0))
-        products = [list(columns[0])]
-        for column in columns[1:]:
-            products.append(list(map(mul, products[-1], column)))
-        sums = list(map(sum, products))
+        is_square = min(limits) == max(limits)
+        columns = list(zip(*rows, strict=True)) if is_square else list(zip_longest(*rows, fillvalue=_CLOSED))
         num_open = [count] * len(columns)
         num_closed = count * len(columns) - sum(limits)
-        for number, limit in enumerate(limits) if num_closed else ():
-            for place in range(limit, len(columns)):
-                products[place][number] = _CLOSED
-                num_open[place] -= 1
-        self.means = [total / number for total, number in zip(sums, num_open, strict=True)]
-        self._flat = list(chain.from_iterable(products))
+        if num_closed:
+            num_open = [sum(limit > place for limit in limits) for place in range(len(columns))]
+        self.means = [
+            (sum(column) - _CLOSED * (count - number)) / number
+            for column, number in zip(columns, num_open, strict=True)
+        ]
+        self._flat = list(chain.from_iterable(columns))
         self.ranked = sorted(self._flat)[num_closed:]
-        self.is_credible = max(map(max, columns)) <= 1.0 and self.ranked[0] >= 0.0 and not isnan(sum(sums))
+        self.sums = list(accumulate(reversed(self.ranked), initial=0.0))
+        self.is_credible = self.ranked[0] >= 0.0 and not any(map(isnan, self.means))
         self._limits = limits
-        self._products = products
+        self._columns = columns
 
     def likeliest(self, budget: int) -> list[int]:
         """How many drafts of each sequence are among the so many likeliest.
@@ -71,8 +70,8 @@ class Survivals:
         if not budget:
             return [0] * self.num_sequences
         bar = self.ranked[-budget]
-        most = len(self._products)
-        chosen = [most - bisect_right(ascending, bar) for ascending in zip(*self._products[::-1], strict=True)]
+        most = len(self._columns)
+        chosen = [most - bisect_right(ascending, bar) for ascending in zip(*self._columns[::-1], strict=True)]
         place = -1
         for _ in range(budget - (len(self.ranked) - bisect_right(self.ranked, bar))):
             place = self._flat.index(bar, place + 1)
@@ -110,35 +109,27 @@ class PastDrafts:
         usual = [*self._means[:num_drafts], *[1.0] * (num_drafts - len(self._means))]
         return tuple(accumulate([*known, *usual[len(known) :]], min))
 
-    def steady(self, expected: list[float], num_sequences: int) -> list[float]:
-        """Tokens to expect of 0, 1, 2 and so on drafts: those of few sequences say little of their next drafts.
+    def steady(self, gains: list[float], num_sequences: int) -> list[float]:
+        """Accepted drafts to expect of 0, 1, 2 and so on: those of few sequences say little of their next drafts.
 
         What the older generation of ``FEW`` sequences or more promises stands; of fewer it counts in proportion, and
         what was usual for the rest.
         """
         if num_sequences >= FEW or not self._means:
-            return expected
+            return gains
         own = num_sequences / FEW
-        return [
-            own * tokens + (1.0 - own) * self.expected(num_sequences, drafts) for drafts, tokens in enumerate(expected)
-        ]
+        return [own * gain + (1.0 - own) * self.gain(num_sequences, drafts) for drafts, gain in enumerate(gains)]
 
-    def expected(self, num_sequences: int, num_drafts: int) -> float:
-        """Tokens of a step that verifies the likeliest so many drafts of all."""
-        return num_sequences * (1.0 + _at(self._curve, POINTS * num_drafts / num_sequences))
+    def gain(self, num_sequences: int, num_drafts: int) -> float:
+        """Accepted drafts of a step that verifies the likeliest so many of all."""
+        return num_sequences * _at(self._curve, POINTS * num_drafts / num_sequences)
 
 
 def _gains(seen: Survivals) -> list[float]:
     """Accepted drafts per sequence to expect when 0, 1/4, 2/4 and so on drafts per sequence are verified."""
-    best_first = seen.ranked[::-1]
     count = seen.num_sequences
-    gains, total, done = [0.0], 0.0, 0
-    for point in range(1, POINTS * len(best_first) // count + 1):
-        whole, part = divmod(point * count, POINTS)
-        total += sum(best_first[done:whole])
-        done = whole
-        gains.append((total + (part / POINTS * best_first[whole] if part else 0.0)) / count)
-    return gains
+    num_points = POINTS * len(seen.ranked) // count + 1
+    return [_at(seen.sums, point * count / POINTS) / count for point in range(num_points)]
 
 
 def _blend(kept: list[float], seen: Sequence[float], share: float) -> None:
@@ -159,8 +150,3 @@ def _at(values: Sequence[float], place: float) -> float:
 def credible_survival(survival: Iterable[float]) -> tuple[float, ...]:
     """The same chances, 0 from the first on that is not a number from 0 to the one before."""
     return tuple(accumulate(survival, lambda before, own: own if 0.0 <= own <= before else 0.0, initial=1.0))[1:]
-
-
-def credible_confidence(confidence: Iterable[float]) -> tuple[float, ...]:
-    """The same confidences, 0 for what is not a number from 0 to 1."""
-    return tuple(own if 0.0 <= own <= 1.0 else 0.0 for own in confidence)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Sequence as Sequences
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from math import nan
 from operator import mul
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,11 +23,20 @@ class Proposal:
         confidence: Of each draft: the estimated chance that it is accepted when all before it were. It was made before
             the draft was drawn, so that choosing lengths by it keeps the law of the output (spec dspark 7.2).
         confidence_logits: The same before calibration and sigmoid, for who calibrates; may be left out.
+        survival: The chance that each draft and all before it are accepted; never increases. NaN from the first
+            confidence on that is NaN or above 1, which no chance is.
     """
 
     token_ids: tuple[int, ...]
     confidence: tuple[float, ...]
     confidence_logits: tuple[float, ...] = ()
+    survival: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        chances = self.confidence
+        if chances and max(chances) > 1.0:
+            chances = [chance if chance <= 1.0 else nan for chance in chances]
+        object.__setattr__(self, "survival", tuple(accumulate(chances, mul)))
 
     def worthless_behind(self, end_token_ids: Collection[int]) -> Proposal:
         """The same, with confidence 0 in drafts behind the first one that ends the sequence: they never become output.
@@ -38,11 +48,6 @@ class Proposal:
             return self
         kept = self.confidence[: end + 1]
         return replace(self, confidence=(*kept, *[0.0] * (len(self.confidence) - len(kept))))
-
-    @property
-    def survival(self) -> tuple[float, ...]:
-        """The chance that each draft and all before it are accepted; never increases."""
-        return tuple(accumulate(self.confidence, mul))
 
 
 NO_DRAFTS = Proposal((), ())

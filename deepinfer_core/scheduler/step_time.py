@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
 
@@ -25,6 +26,29 @@ REST_SAMPLES = 5
 """Of these, before the number of sequences counts as known."""
 NEAR = 2
 """Rests of steps of so many times more or fewer sequences still say something."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """Numbers of rows between which the price of verifying is a straight line, but never below what fewer rows cost.
+
+    Attributes:
+        first: Fewest rows.
+        last: Most rows.
+        first_s: Seconds of the fewest.
+        slope_s: Seconds of each row more.
+        floor_s: What fewer rows cost.
+    """
+
+    first: int
+    last: int
+    first_s: float
+    slope_s: float
+    floor_s: float
+
+    def seconds(self, num_rows: int) -> float:
+        """Of verifying so many rows, from ``first`` to ``last``."""
+        return max(self.floor_s, self.first_s + self.slope_s * (num_rows - self.first))
 
 
 class StepTimeModel:
@@ -68,12 +92,9 @@ class StepTimeModel:
             problems += _problems("the draft module", draft)
         if problems:
             raise ConfigError(problems, "step times")
-        self._measured, measured_s = _monotone(base)
-        self._sizes, self._base = self._measured, measured_s
-        if interpolate:
-            self._sizes = list(range(1, self._measured[-1] + 1))
-            self._base = list(accumulate((_between(self._measured, measured_s, size) for size in self._sizes), max))
-        self._tail = _tail(self._measured, measured_s)
+        self._sizes, self._base = _monotone(base)
+        self._interpolates = interpolate
+        self._tail = _tail(self._sizes, self._base)
         self._draft = _monotone(draft) if draft else None
         self._factors = _Factors()
         self._rests = {False: _RestTimes(), True: _RestTimes()}
@@ -97,26 +118,33 @@ class StepTimeModel:
         """Of the forward pass over so many rows, and their sampling."""
         return self._base_s(num_rows) * self.factor(num_rows)
 
-    def corners(self, fewest: int, most: int) -> list[tuple[int, float]]:
-        """The steps among which the fullest one of each price is.
+    def pieces(self, fewest: int, most: int) -> list[Piece]:
+        """Ranges of rows from ``fewest`` to ``most``, ascending, in each of which the price is a straight line.
 
-        Returns:
-            Numbers of rows, ascending and ending with ``most``, and the seconds that verifying takes, which never
-            fall.
+        From piece to piece prices never fall, whatever the factors of their sizes are.
         """
-        first, last = bisect_left(self._sizes, fewest), bisect_left(self._sizes, most)
-        rows = [*self._sizes[first:last], *range(max(fewest, self._sizes[-1] + 1), most), most]
-        return list(zip(rows, accumulate(map(self.verify_s, rows), max), strict=True))
+        found: list[Piece] = []
+        floor_s, first = 0.0, fewest
+        while first <= most:
+            place = bisect_left(self._sizes, first)
+            last = min(self._sizes[place], most) if place < len(self._sizes) else most
+            last_s = self.verify_s(last)
+            first_s = self.verify_s(first) if self._interpolates or last > self._sizes[-1] else last_s
+            slope_s = (last_s - first_s) / (last - first) if last > first else 0.0
+            found.append(Piece(first, last, first_s, slope_s, floor_s))
+            floor_s, first = max(floor_s, last_s), last + 1
+        return found
 
     def _base_s(self, num_rows: int) -> float:
-        place = bisect_left(self._sizes, num_rows)
-        if place < len(self._sizes):
-            return self._base[place]
-        return self._base[-1] + self._tail * (num_rows - self._sizes[-1])
+        if num_rows > self._sizes[-1]:
+            return self._base[-1] + self._tail * (num_rows - self._sizes[-1])
+        if self._interpolates:
+            return _between(self._sizes, self._base, num_rows)
+        return self._base[bisect_left(self._sizes, num_rows)]
 
     def _group(self, num_rows: int) -> int:
         """The measured size whose factor counts."""
-        return min(bisect_left(self._measured, num_rows), len(self._measured) - 1)
+        return min(bisect_left(self._sizes, num_rows), len(self._sizes) - 1)
 
     def rest_s(self, num_sequences: int, *, proposes: bool) -> float:
         """Of everything else: the draft module if it runs, and the host while the device waits."""

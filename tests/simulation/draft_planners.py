@@ -19,7 +19,7 @@ Search = Callable[[list[float], int, StepTimeModel], int]
 
 def full_scan(expected: list[float], num_sequences: int, time: StepTimeModel) -> int:
     """The best of all numbers."""
-    return best_budget(expected, num_sequences, time, proposes=True)
+    return best_budget([tokens - num_sequences for tokens in expected], num_sequences, time, proposes=True)
 
 
 def early_stop(expected: list[float], num_sequences: int, time: StepTimeModel) -> int:
@@ -116,7 +116,7 @@ class BestNow:
 
     def lengths(self, sequences: Sequences[Sequence], limits: Sequences[int], num_spare_rows: int) -> Sequences[int]:
         del num_spare_rows
-        current = Survivals([sequence.proposal.confidence for sequence in sequences], limits)
+        current = Survivals([sequence.proposal.survival for sequence in sequences], limits)
         expected = list(accumulate(reversed(current.ranked), initial=float(len(sequences))))
         return current.likeliest(full_scan(expected, len(sequences), self._time))
 

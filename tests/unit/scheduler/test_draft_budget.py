@@ -79,11 +79,11 @@ def test_no_other_lengths_promise_more(rows: list[Confidences], curve: dict[int,
 @given(st.lists(chances, max_size=40), st.integers(1, 8), curves, st.booleans())
 def test_total_is_the_first_best_of_all(pool: list[float], count: int, curve: dict[int, float], smooth: bool) -> None:
     time = StepTimeModel(curve, interpolate=smooth)
-    expected = list(accumulate(sorted(pool, reverse=True), initial=float(count)))
+    gains = list(accumulate(sorted(pool, reverse=True), initial=0.0))
 
-    rates = rates_of(expected, count, time)
+    rates = rates_of([count + gain for gain in gains], count, time)
 
-    assert best_budget(expected, count, time, proposes=True) == rates.index(max(rates))
+    assert best_budget(gains, count, time, proposes=True) == rates.index(max(rates))
 
 
 @given(pairs_of_few, st.data())
@@ -99,7 +99,7 @@ def test_shares_are_the_likeliest_drafts_in_the_stated_order(pairs: list[Pair], 
     expected = [sum(1 for _, _, owner in order[:budget] if owner == r) for r in range(len(rows))]
     first = [{j for _, j, owner in order[:budget] if owner == r} for r in range(len(rows))]
 
-    assert Survivals(rows, limits).likeliest(budget) == expected
+    assert Survivals([tuple(row) for row in survival], limits).likeliest(budget) == expected
     assert first == [set(range(number)) for number in expected]  # no draft without those before it
 
 

@@ -116,7 +116,7 @@ def test_prices_never_fall_with_rows() -> None:
     observe(model, 10, num_rows=8, verify_s=0.1)
     observe(model, 10, num_rows=4, verify_s=3.0)
 
-    prices = [seconds for _, seconds in model.corners(1, 8)]
+    prices = [piece.seconds(rows) for piece in model.pieces(1, 8) for rows in range(piece.first, piece.last + 1)]
     assert prices == sorted(prices)
 
 
@@ -224,9 +224,12 @@ def test_whole_step_is_forward_and_sampler() -> None:
 
 
 @given(st.integers(1, 20), st.integers(0, 20), st.booleans())
-def test_corners_are_where_the_price_is_about_to_rise(fewest: int, more: int, interpolate: bool) -> None:
+def test_pieces_hold_the_price_of_every_number_of_rows(fewest: int, more: int, interpolate: bool) -> None:
     model, most = StepTimeModel(CURVE, interpolate=interpolate), fewest + more
 
-    rises = [rows for rows in range(fewest, most) if model.verify_s(rows) < model.verify_s(rows + 1)]
+    pieces = model.pieces(fewest, most)
 
-    assert model.corners(fewest, most) == [(rows, model.verify_s(rows)) for rows in (*rises, most)]
+    assert [rows for piece in pieces for rows in range(piece.first, piece.last + 1)] == [*range(fewest, most + 1)]
+    for piece in pieces:
+        for rows in range(piece.first, piece.last + 1):
+            assert piece.seconds(rows) == pytest.approx(model.verify_s(rows))
