@@ -49,7 +49,7 @@ def main() -> int:
         print(f"{len(blocks)} blocks, {accepted:.2f} of {len(blocks[0].logits)} drafts accepted on average")
         return 0
     opened, measure = _heldout(args) if args.command == "heldout" else _slice(args)
-    found = [point(sequences, args.repeats, measure, args.modes) for sequences in args.sequences]
+    found: list[dict[str, Any]] = []
     record = {
         "what": __doc__.splitlines()[0] if __doc__ else "",
         "command": args.command,
@@ -60,8 +60,10 @@ def main() -> int:
         "versions": describe_versions(opened.model.report.backend),
         "binding": opened.model.report.as_json(),
     }
-    if args.json:
-        args.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    for sequences in args.sequences:
+        found.append(point(sequences, args.repeats, measure, args.modes))
+        if args.json:  # after each, so that what is interrupted is not lost
+            args.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if args.plot:
         title = f"{args.command}, {record['machine']['device']}"
         plot_throughput(found, f"{args.plot}_throughput.png", title)
