@@ -3,8 +3,8 @@
     python benchmarks/draft_loop.py [--accelerator A] [--sequences 64] [--repeats 20] [--json FILE]
 
 The layer slice (eight layers of the released model, random weights) with the whole draft module. A draw is the Markov
-correction, the confidence and the choice of one draft; five of them follow each other. The share of a cycle is given for
-the slice, and estimated for the whole model, whose 40 layers take five times what the slice's eight take.
+correction, the confidence and the choice of one draft; five of them follow each other. The share of a cycle is given
+for the slice, and estimated for the whole model, whose 40 layers take five times what the slice's eight take.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from deepinfer_core.backend.device import make_timer
 from deepinfer_core.config.speculation import DraftSettings
 from deepinfer_core.engine import step_measurement
 from deepinfer_core.engine.machine import describe_machine, describe_versions
-from deepinfer_core.runtime.drafter import Drafter
+from deepinfer_core.runtime.batch import int32_row
+from deepinfer_core.runtime.drafter import DUMMY_SLOT, Drafter
 from deepinfer_core.runtime.executor import Executor
 from deepinfer_core.runtime.model import BoundModel
 
@@ -68,7 +69,7 @@ def measure(model: BoundModel, sequences: int, repeats: int) -> dict[str, float]
     tokens = [5 + number % 1000 for number in range(rows)]
     verify = _milliseconds(model, step_measurement._verify(model, executor, tokens), repeats)  # noqa: SLF001
     whole = _milliseconds(model, step_measurement._draft(model, drafter, tokens[:sequences]), repeats)  # noqa: SLF001
-    layers = _milliseconds(model, _layers(drafter, sequences), repeats)
+    layers = _milliseconds(model, _layers(drafter, tokens[:sequences]), repeats)
     cycle, draws = verify + whole, whole - layers
     of_the_model = verify * _LAYERS_OF_THE_MODEL / _LAYERS_OF_THE_SLICE + whole
     return {
@@ -82,11 +83,15 @@ def measure(model: BoundModel, sequences: int, repeats: int) -> dict[str, float]
     }
 
 
-def _layers(drafter: Drafter, sequences: int) -> Callable[[], Any]:
-    """The draft layers alone, recorded where the backend records."""
+def _layers(drafter: Drafter, tokens: list[int]) -> Callable[[], Any]:
+    """A pass like the whole one, filled the same way, without the draws."""
     model, module = drafter._model, drafter._module  # noqa: SLF001
-    buffer = drafter._buffer(sequences)  # noqa: SLF001
     rings = drafter._caches.draft_window  # noqa: SLF001
+    buffer = drafter._buffer(len(tokens))  # noqa: SLF001
+    upload = model.device.upload
+    ids, positions = upload(int32_row(tokens)), upload(int32_row([step_measurement._POSITION] * len(tokens)))  # noqa: SLF001
+    rows = [step_measurement._SAMPLED_ROW] * len(tokens)  # noqa: SLF001
+    drafter._fill(buffer, ids, positions, [DUMMY_SLOT] * len(tokens), rows)  # noqa: SLF001
 
     def work() -> None:
         module.forward(buffer.inputs, rings)

@@ -125,6 +125,7 @@ def _summary(runs: Sequence[Run]) -> dict[str, Any]:
             for task, row in sorted(last.by_task.items())
         },
         "rows_timeline": last.timeline[:400],
+        "step_ms_timeline": [round(1e3 * seconds, 2) for seconds in last.step_s[:400]],
     }
 
 

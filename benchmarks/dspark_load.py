@@ -14,6 +14,7 @@ from dspark_traces import Block, by_task, heldout
 
 from deepinfer_core import EngineConfig, SamplingParams
 from deepinfer_core.config.speculation import DraftSettings
+from deepinfer_core.engine.draft_log import DraftLog
 from deepinfer_core.engine.engine import Engine
 from deepinfer_core.engine.launched_step import EntryTokens, LaunchedStep
 from deepinfer_core.engine.opening import OpenedModel
@@ -121,6 +122,12 @@ def watch(engine: Engine, run: Run, tasks: Callable[[str], str]) -> None:
 
     engine._advance = advanced  # type: ignore[method-assign]  # noqa: SLF001
     engine.step = counted  # type: ignore[method-assign]
+    _watch_plans(engine, run)
+    if log is not None:
+        _watch_drafts(log, run, tasks)
+
+
+def _watch_plans(engine: Engine, run: Run) -> None:
     plan = engine.scheduler.plan
 
     def planned(now: float) -> Any:
@@ -130,8 +137,9 @@ def watch(engine: Engine, run: Run, tasks: Callable[[str], str]) -> None:
         return found
 
     engine.scheduler.plan = planned  # type: ignore[method-assign]
-    if log is None:
-        return
+
+
+def _watch_drafts(log: DraftLog, run: Run, tasks: Callable[[str], str]) -> None:
     note = log.note
 
     def noted(request: Any, entry: Any, found: EntryTokens, num_kept: int) -> None:
@@ -242,11 +250,11 @@ def run_simulated(
     opened: OpenedModel, mode: str, sequences: int, blocks: Sequence[Block], *, context: int, num_steps: int
 ) -> Run:
     """Sequences of random tokens that go on for so many steps; which drafts stand is simulated, the work is real."""
-    num_drafts = 5
+    num_drafts, num_warm_up = 5, max(num_steps // 2, 8)
     config = EngineConfig(
         model="slice",
         max_num_seqs=sequences,
-        max_model_len=context + (num_drafts + 1) * (num_steps + 4) + 8,
+        max_model_len=context + (num_drafts + 1) * (num_steps + num_warm_up + 4),  # nobody ends
         max_num_batched_tokens=8192,
         max_prefill_steps_in_a_row=10**6,
         speculative_config=settings_of(mode, num_drafts),
@@ -259,7 +267,7 @@ def run_simulated(
         prompt = [5 + (place * 7 + number * 131) % (vocabulary - 5) for place in range(context)]
         engine.add(str(number), prompt, SamplingParams(temperature=0.0, max_tokens=10**6, ignore_eos=True))
     with simulated.acting():
-        _advance(engine, run, max(num_steps // 4, 4))
+        _advance(engine, run, num_warm_up)
         run.__init__(mode, sequences)  # type: ignore[misc]  # what was recorded until here warmed everything up
         _advance(engine, run, num_steps)
         engine.discard(map(str, range(sequences)))

@@ -30,6 +30,8 @@ _POSITION = BLOCK_TOKENS - 1
 """Of every measured row: the last one of its only block, so that the window is as full as one block allows."""
 _SAMPLED_ROW = SamplingRow(params=SamplingParams(temperature=1.0), seed=0, position=_POSITION)
 _RUNS = 3
+_SECONDS_OF_A_SIZE = 0.06
+"""Of one size: when they are over, there are no more runs of it."""
 _SECONDS = 3.0
 """Of measured runs, for both curves together: when they are over, larger sizes are left out, and the curve goes on
 straight. What the first run of a size takes, where it is recorded, does not count."""
@@ -74,12 +76,13 @@ def _curve(
             break
         work = make(size)
         work()
-        timer = make_timer(model.device)
-        timer.mark()
-        for _ in range(_RUNS):
+        seconds: list[float] = []
+        while len(seconds) < _RUNS and sum(seconds) < _SECONDS_OF_A_SIZE:
+            timer = make_timer(model.device)
+            timer.mark()
             work()
             timer.mark()
-        seconds = timer.seconds()
+            seconds += timer.seconds()
         spent_s += sum(seconds)
         found[size] = min(seconds)
     return found

@@ -194,15 +194,15 @@ class CapturedDecode:
 
 
 def row_sizes() -> Iterator[int]:
-    """Rows of recorded steps, ascending without end: powers of two, and from 16 on the middle between two of them.
+    """Rows of recorded steps, ascending without end: powers of two; from 16 on one, from 64 on three between two.
 
-    Drafts fill a step to its size; finer sizes would leave less room for them and need more recordings.
+    Drafts fill a step to its size. Where rows cost something, finer sizes let a planner leave out the least likely
+    drafts; each size that is met needs a recording.
     """
     size = 1
     while True:
-        yield size
-        if size >= 16:
-            yield size + size // 2
+        parts = 1 if size < 16 else 2 if size < 64 else 4
+        yield from (size + size * part // parts for part in range(parts))
         size *= 2
 
 

@@ -26,6 +26,7 @@ from tests.engine.drafting import (
     Tally,
     drafter_of,
     finish,
+    may_wait,
     model,
     random_lengths,
     right_until,
@@ -199,6 +200,7 @@ def test_confidence_without_value_and_drafts_that_could_not_be_drawn_change_no_t
 ) -> None:
     engine = start(model(accelerator))
     runner_of(engine)._sampler._drafter = Doubtful(drafter_of(engine), first_missing)
+    may_wait(engine)
     tally = Tally().watch(engine)
     add_all(engine, accelerator)
 
