@@ -20,6 +20,8 @@ log = get_logger(__name__)
 
 PROBE_LOSS = 0.004
 """Share of the time that probing may take at most."""
+REVIEW_INTERVAL = 8
+"""Steps of one number of sequences after which it is asked again whether drafting pays."""
 EXPLORE_INTERVAL = 16
 """Steps from one without drafts to the next, while nobody knows what the draft module takes."""
 
@@ -88,7 +90,8 @@ class AdaptiveLengths:
         self._past = PastDrafts()
         self._before: tuple[list[tuple[float, ...]], list[float]] = [], []
         self._last = (0, 0)
-        self._pays = True
+        self._pays = self._answer = True
+        self._asked_for, self._age = 0, 0
         self._num_alike = 0
         self._is_suspicious = False
 
@@ -112,7 +115,11 @@ class AdaptiveLengths:
 
     def proposes(self, num_sequences: int) -> bool:
         """Whether it pays by what is known of earlier drafts, or it is time to see how things are."""
-        pays = num_sequences > 0 and self._drafting_pays(num_sequences)
+        self._age += 1
+        if num_sequences != self._asked_for or self._age >= REVIEW_INTERVAL:
+            self._asked_for, self._age = num_sequences, 0
+            self._answer = num_sequences > 0 and self._drafting_pays(num_sequences)
+        pays = self._answer
         self._num_alike = self._num_alike + 1 if pays is self._pays else 1
         self._pays = pays
         if pays:
