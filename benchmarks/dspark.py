@@ -3,6 +3,7 @@
     python benchmarks/dspark.py heldout [--sequences 1 4 16 ...] [--json FILE] [--plot PREFIX]
     python benchmarks/dspark.py slice --blocks FILE [--sequences ...] [--context 1024] [--json FILE] [--plot PREFIX]
     python benchmarks/dspark.py blocks --out FILE [--temperature T]
+    python benchmarks/dspark.py plot --json FILE... --plot PREFIX
 
 ``heldout`` runs the tiny model on its held-out prompts: everything is real. ``slice`` runs eight layers at released
 widths with random weights and the draft module's real work, and SIMULATES which drafts stand by blocks that ``blocks``
@@ -48,6 +49,10 @@ def main() -> int:
         accepted = statistics.mean(block.num_accepted for block in blocks)
         print(f"{len(blocks)} blocks, {accepted:.2f} of {len(blocks[0].logits)} drafts accepted on average")
         return 0
+    if args.command == "plot":
+        records = [json.loads(file.read_text(encoding="utf-8")) for file in args.json]
+        _plot([found for record in records for found in record["points"]], records[0], args.plot)
+        return 0
     opened, measure = _heldout(args) if args.command == "heldout" else _slice(args)
     found: list[dict[str, Any]] = []
     record = {
@@ -65,11 +70,15 @@ def main() -> int:
         if args.json:  # after each, so that what is interrupted is not lost
             args.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if args.plot:
-        title = f"{args.command}, {record['machine']['device']}"
-        plot_throughput(found, f"{args.plot}_throughput.png", title)
-        plot_acceptance(found, f"{args.plot}_verified.png", title)
-        plot_timeline(found, f"{args.plot}_timeline.png", title)
+        _plot(found, record, args.plot)
     return 0
+
+
+def _plot(points: Sequence[dict[str, Any]], record: dict[str, Any], prefix: str) -> None:
+    title = f"{record['command']}, {record['machine']['device']}; acceptance {record['acceptance']}"
+    plot_throughput(points, f"{prefix}_throughput.png", title)
+    plot_acceptance(points, f"{prefix}_verified.png", title)
+    plot_timeline(points, f"{prefix}_timeline.png", title)
 
 
 def point(sequences: int, repeats: int, measure: Measure, modes: Sequence[str]) -> dict[str, Any]:
@@ -158,6 +167,9 @@ def _slice(args: argparse.Namespace) -> tuple[OpenedModel, Measure]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
+    plot = commands.add_parser("plot")
+    plot.add_argument("--json", type=Path, nargs="+", required=True, help="what heldout or slice wrote")
+    plot.add_argument("--plot", required=True, help="beginning of the names of PNG files")
     for name in ("heldout", "slice", "blocks"):
         command = commands.add_parser(name)
         command.add_argument("--accelerator", default="auto")

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-_COLOURS = {"none": "black", "adaptive": "tab:red"}
+_COLOURS = {"none": "black", "adaptive": "tab:red", "fixed 4": "tab:olive"}
+_WIDE = ("none", "adaptive")
 
 
 def plot_throughput(points: Sequence[dict[str, Any]], file: str, title: str) -> None:
-    """Throughput by concurrency, and against the speed of each sequence."""
+    """Throughput by concurrency, relative to no drafts, and against the speed of each sequence."""
     from matplotlib import pyplot
 
+    points = sorted(points, key=lambda point: point["sequences"])
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 5))
     for mode in points[0]["tokens_per_s"]:
         counts = [point["sequences"] for point in points]
         rates = [point["tokens_per_s"][mode] for point in points]
-        style = {"color": _COLOURS.get(mode), "marker": "o", "linewidth": 2.5 if mode in _COLOURS else 1.0}
-        left.plot(counts, rates, label=mode, **style)
+        style = {"color": _COLOURS.get(mode), "marker": "o", "linewidth": 2.5 if mode in _WIDE else 1.0}
+        relative = [point["tokens_per_s"][mode] / point["tokens_per_s"]["none"] for point in points]
+        left.plot(counts, relative, label=mode, **style)
         right.plot([rate / count for rate, count in zip(rates, counts, strict=True)], rates, label=mode, **style)
-    left.set(xscale="log", yscale="log", xlabel="sequences at once", ylabel="tokens/s, decode steps")
+    left.set(xscale="log", xlabel="sequences at once", ylabel="tokens/s of decode steps, without drafts = 1")
+    left.set_xticks(counts, map(str, counts))
+    left.minorticks_off()
     right.set(xscale="log", yscale="log", xlabel="tokens/s of each sequence", ylabel="tokens/s of all")
     left.legend()
     _save(figure, file, title)
@@ -29,6 +34,7 @@ def plot_acceptance(points: Sequence[dict[str, Any]], file: str, title: str) -> 
     """Drafts that are verified and accepted for each block, by concurrency and task."""
     from matplotlib import pyplot
 
+    points = sorted(points, key=lambda point: point["sequences"])
     figure, axes = pyplot.subplots(figsize=(9, 5))
     tasks = sorted({task for point in points for task in point["modes"]["adaptive"]["by_task"]})
     for task in tasks:
