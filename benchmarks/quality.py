@@ -4,10 +4,10 @@
 
 With ``--cache-sequences 3`` everything runs a second time in a cache of three sequences' size, among companions that
 outgrow a cache block while they run, so that sequences are preempted and computed anew. With ``--also``, everything
-runs a second time with settings of the engine, such as ``prompt_truncation=compact``; with a prefix cache twice in the
-same engine, so that the answers that count begin with hits. Exits with 1 when a task is off
-by more than one point (0.01), when nothing was preempted though it should be, or when preemption changes a token in
-``f32``.
+runs a second time with settings of the engine, such as ``prompt_truncation=compact`` or
+``speculative_config={"verification":"adaptive"}``; with a prefix cache twice in the same engine, so that the answers
+that count begin with hits. Exits with 1 when a task is off by more than one point (0.01), when nothing was preempted
+though it should be, or when preemption changes a token in ``f32``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import re
 import sys
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from deepinfer_core import EngineConfig, SamplingParams
 from deepinfer_core.config.architecture import BLOCK_TOKENS
+from deepinfer_core.config.speculation import speculative_config
 from deepinfer_core.engine.engine import Engine
 from deepinfer_core.engine.machine import describe_machine, describe_versions
 from deepinfer_core.engine.opening import OpenedModel, open_model
@@ -50,13 +51,16 @@ def main() -> int:
     args = parse_arguments()
     items = [json.loads(line) for line in HELDOUT.read_text(encoding="utf-8").splitlines()]
     items = [item for item in items if not args.tasks or item["task"] in args.tasks]
-    opened = open_model("tiny", accelerator=args.accelerator, numerics=args.numerics)
-    free = run(opened, items, args, "free", {})
+    also = dict(args.also)
+    drafts = speculative_config(also.get("speculative_config"))
+    opened = open_model("tiny", accelerator=args.accelerator, numerics=args.numerics, speculation=drafts)
+    plain = replace(opened, model=replace(opened.model, drafting=None))
+    free = run(plain, items, args, "free", {})
     runs = [free]
     if args.cache_sequences:
-        runs.append(run(opened, items, args, "preempted", small_cache(opened, free, args.cache_sequences)))
+        runs.append(run(plain, items, args, "preempted", small_cache(plain, free, args.cache_sequences)))
     if args.also:
-        runs.append(run(opened, items, args, "also", dict(args.also)))
+        runs.append(run(opened if drafts else plain, items, args, "also", also))
     print_table(items, runs)
     print(opened.model.report.summary())
     problems = [problem for one in runs for problem in one.problems] + compare(runs, args.numerics)

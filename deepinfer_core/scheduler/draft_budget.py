@@ -8,6 +8,7 @@ from collections.abc import Sequence as Sequences
 from functools import partial
 from itertools import accumulate, chain
 from math import ceil, isnan
+from operator import add
 
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.logging import get_logger
@@ -21,7 +22,7 @@ log = get_logger(__name__)
 PROBE_LOSS = 0.004
 """Share of the time that probing may take at most."""
 REVIEW_INTERVAL = 8
-"""Steps of one number of sequences after which it is asked again whether drafting pays."""
+"""Steps after which it is asked again whether drafting pays, once the answer has been the same for as many."""
 EXPLORE_INTERVAL = 16
 """Steps from one without drafts to the next, while nobody knows what the draft module takes."""
 
@@ -116,7 +117,8 @@ class AdaptiveLengths:
     def proposes(self, num_sequences: int) -> bool:
         """Whether it pays by what is known of earlier drafts, or it is time to see how things are."""
         self._age += 1
-        if num_sequences != self._asked_for or self._age >= REVIEW_INTERVAL:
+        is_settled = self._num_alike >= REVIEW_INTERVAL
+        if num_sequences != self._asked_for or not is_settled or self._age >= REVIEW_INTERVAL:
             self._asked_for, self._age = num_sequences, 0
             self._answer = num_sequences > 0 and self._drafting_pays(num_sequences)
         pays = self._answer
@@ -214,7 +216,8 @@ def best_budget(gains: Sequences[float], num_sequences: int, time: StepTimeModel
         proposes: Whether the draft module runs behind the step.
     """
     best, _ = _best_total(gains.__getitem__, len(gains) - 1, num_sequences, time, proposes=proposes)
-    return bisect_left(gains, gains[best], 0, best + 1)
+    tokens = partial(add, num_sequences)
+    return bisect_left(gains, tokens(gains[best]), 0, best + 1, key=tokens)
 
 
 def _best_total(

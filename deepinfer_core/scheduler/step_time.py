@@ -21,7 +21,7 @@ FACTOR_STEPS = 64
 FACTOR_SAMPLES = 5
 """Steps of one size before its factor counts."""
 REST_STEPS = 9
-"""Steps with the same number of sequences that the median of their rests remembers."""
+"""Steps with about as many sequences that the median of their rests remembers."""
 REST_SAMPLES = 5
 """Of these, before the number of sequences counts as known."""
 NEAR = 2
@@ -150,9 +150,10 @@ class StepTimeModel:
         """Of everything else: the draft module if it runs, and the host while the device waits."""
         own, other = self._rests[proposes], self._rests[not proposes]
         own_s, other_s = own.at(num_sequences), other.at(num_sequences)
-        if own_s is not None and (own.is_near(num_sequences) or not other.is_near(num_sequences)):
-            return own_s
         measured = self._measured_draft_s(num_sequences)
+        if own_s is not None and (own.is_near(num_sequences) or not other.is_near(num_sequences)):
+            known = self._measured_draft_s(own.nearest(num_sequences))
+            return own_s * measured / known if proposes and known and measured else own_s
         if other_s is not None:
             return max(0.0, other_s + (measured if proposes else -measured))
         return measured if proposes else 0.0
@@ -206,7 +207,7 @@ class _Factors:
 
 
 class _RestTimes:
-    """Median seconds by number of sequences."""
+    """Median seconds by number of sequences, in half octaves: it seldom stays the same for long."""
 
     def __init__(self) -> None:
         self._recent: dict[int, deque[float]] = {}
@@ -215,19 +216,24 @@ class _RestTimes:
 
     def add(self, num_sequences: int, seconds: float) -> None:
         """Take one step's time."""
-        recent = self._recent.setdefault(num_sequences, deque(maxlen=REST_STEPS))
+        size = round(2 ** (round(2 * math.log2(num_sequences)) / 2))
+        recent = self._recent.setdefault(size, deque(maxlen=REST_STEPS))
         recent.append(seconds)
         if len(recent) < REST_SAMPLES:
             return
-        place = bisect_left(self._sizes, num_sequences)
-        if self._sizes[place : place + 1] != [num_sequences]:
-            self._sizes.insert(place, num_sequences)
+        place = bisect_left(self._sizes, size)
+        if self._sizes[place : place + 1] != [size]:
+            self._sizes.insert(place, size)
             self._medians.insert(place, 0.0)
         self._medians[place] = median(recent)
 
     def at(self, num_sequences: int) -> float | None:
         """For so many sequences: known, or between the nearest that are; None when nothing is known."""
         return _between(self._sizes, self._medians, num_sequences) if self._sizes else None
+
+    def nearest(self, num_sequences: int) -> int:
+        """So many sequences, or the nearest number within those of which something is known."""
+        return min(max(num_sequences, self._sizes[0]), self._sizes[-1])
 
     def is_near(self, num_sequences: int) -> bool:
         """Whether what is known was seen with about as many sequences, or with fewer and with more."""

@@ -88,7 +88,7 @@ class Variant:
         known = [sequence.proposal.survival, *known]
         if len(known) == 1 and sequence.older_survival:
             known.append(sequence.older_survival)
-        self._seen[id(sequence)] = (sequence, known[:4])
+        self._seen[id(sequence)] = (sequence, known[:5])
         sure = (1.0,) * len(sequence.proposal.token_ids)
         return known + [sure] * 4
 
