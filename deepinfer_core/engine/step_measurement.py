@@ -30,9 +30,7 @@ _POSITION = BLOCK_TOKENS - 1
 """Of every measured row: the last one of its only block, so that the window is as full as one block allows."""
 _SAMPLED_ROW = SamplingRow(params=SamplingParams(temperature=1.0), seed=0, position=_POSITION)
 _RUNS = 3
-_SECONDS_OF_A_SIZE = 0.06
-"""Of one size: when they are over, there are no more runs of it."""
-_SECONDS = 3.0
+_SECONDS = 4.0
 """Of measured runs, for both curves together: when they are over, larger sizes are left out, and the curve goes on
 straight. What the first run of a size takes, where it is recorded, does not count."""
 
@@ -68,24 +66,30 @@ def measure_step_times(
 def _curve(
     model: BoundModel, largest: int, make: Callable[[int], Callable[[], object]], limit_s: float
 ) -> dict[int, float]:
-    """Size -> seconds of the fastest run, which others disturbed least; two sizes at least."""
+    """Size -> seconds of the fastest run, which others disturbed least; two sizes at least.
+
+    All sizes are run one after the other, and then again: what disturbs the machine for a while disturbs no size alone.
+    """
+    works: dict[int, Callable[[], object]] = {}
     found: dict[int, float] = {}
-    spent_s = 0.0
     for size in _sizes(largest):
-        if len(found) > 1 and spent_s > limit_s:
+        if len(found) > 1 and sum(found.values()) > limit_s / _RUNS:
             break
-        work = make(size)
-        work()
-        seconds: list[float] = []
-        while len(seconds) < _RUNS and sum(seconds) < _SECONDS_OF_A_SIZE:
-            timer = make_timer(model.device)
-            timer.mark()
-            work()
-            timer.mark()
-            seconds += timer.seconds()
-        spent_s += sum(seconds)
-        found[size] = min(seconds)
+        works[size] = make(size)
+        works[size]()
+        found[size] = _seconds(model, works[size])
+    for _ in range(_RUNS - 1):
+        found = {size: min(found[size], _seconds(model, work)) for size, work in works.items()}
     return found
+
+
+def _seconds(model: BoundModel, work: Callable[[], object]) -> float:
+    """Of one run."""
+    timer = make_timer(model.device)
+    timer.mark()
+    work()
+    timer.mark()
+    return timer.seconds()[0]
 
 
 def _sizes(largest: int) -> Iterator[int]:
