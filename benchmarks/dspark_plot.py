@@ -16,14 +16,15 @@ def plot_throughput(points: Sequence[dict[str, Any]], file: str, title: str) -> 
     points = sorted(points, key=lambda point: point["sequences"])
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 5))
     for mode in points[0]["tokens_per_s"]:
-        counts = [point["sequences"] for point in points]
-        rates = [point["tokens_per_s"][mode] for point in points]
+        known = [point for point in points if mode in point["tokens_per_s"]]
+        counts = [point["sequences"] for point in known]
+        rates = [point["tokens_per_s"][mode] for point in known]
         style = {"color": _COLOURS.get(mode), "marker": "o", "linewidth": 2.5 if mode in _WIDE else 1.0}
-        relative = [point["tokens_per_s"][mode] / point["tokens_per_s"]["none"] for point in points]
+        relative = [point["tokens_per_s"][mode] / point["tokens_per_s"]["none"] for point in known]
         left.plot(counts, relative, label=mode, **style)
         right.plot([rate / count for rate, count in zip(rates, counts, strict=True)], rates, label=mode, **style)
     left.set(xscale="log", xlabel="sequences at once", ylabel="tokens/s of decode steps, without drafts = 1")
-    left.set_xticks(counts, map(str, counts))
+    left.set_xticks([point["sequences"] for point in points], [str(point["sequences"]) for point in points])
     left.minorticks_off()
     right.set(xscale="log", yscale="log", xlabel="tokens/s of each sequence", ylabel="tokens/s of all")
     left.legend()
