@@ -5,7 +5,7 @@
 
 All sequences decode together, through the whole engine. On a device that works behind the host, its idle time is what
 lies between the end of one step's work and the start of the next one's on the device's own clock. On the CPU nothing
-can idle: there the time of both runs is compared.
+can idle: there both ways take turns step by step, so that both meet the same machine, and their steps are compared.
 """
 
 from __future__ import annotations
@@ -97,9 +97,13 @@ def main() -> int:
     opened = _opened(args)
     runs: dict[str, list[dict[str, Any]]] = {"off": [], "on": []}
     for repeat in range(args.repeats):
-        for overlap, found in runs.items():
-            found.append(measure(opened, args, overlap))
-            print(f"run {repeat} overlap {overlap}: {summary(found[-1])}", flush=True)
+        if opened.model.is_asynchronous:
+            both = {overlap: measure(opened, args, overlap) for overlap in runs}
+        else:
+            both = measure_in_turns(opened, args)
+        for overlap, run in both.items():
+            runs[overlap].append(run)
+            print(f"run {repeat} overlap {overlap}: {summary(run)}", flush=True)
     record = result(opened, args, runs)
     print(json.dumps({name: record[name] for name in ("off", "on", "tokens_are_equal")}, indent=1))
     if args.json:
@@ -117,6 +121,34 @@ def _opened(args: argparse.Namespace) -> OpenedModel:
 
 def measure(opened: OpenedModel, args: argparse.Namespace, overlap: str) -> dict[str, Any]:
     """One run: every prompt, then the decode steps that all sequences share."""
+    engine, executor = prepare(opened, args, overlap)
+    began = time.perf_counter()
+    tokens = {record.request_id: record.outputs[0].token_ids for record in engine.run() if record.finished}
+    seconds = time.perf_counter() - began
+    engine.close()
+    return {"marks": _times(executor.marks, args.sequences), "tokens": tokens, "run_s": seconds}
+
+
+def measure_in_turns(opened: OpenedModel, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """A run of each kind, one step of the one after one step of the other."""
+    engines = {overlap: prepare(opened, args, overlap)[0] for overlap in ("off", "on")}
+    found: dict[str, dict[str, Any]] = {overlap: {"marks": [], "tokens": {}, "step_s": []} for overlap in engines}
+    turns = list(engines.items())
+    while any(engine.has_unfinished for engine in engines.values()):
+        turns.reverse()
+        for overlap, engine in turns:
+            began = time.perf_counter()
+            records = engine.step() if engine.has_unfinished else []
+            found[overlap]["step_s"].append(time.perf_counter() - began)
+            found[overlap]["tokens"] |= {r.request_id: r.outputs[0].token_ids for r in records if r.finished}
+    for overlap, engine in engines.items():
+        engine.close()
+        found[overlap]["run_s"] = sum(found[overlap]["step_s"])
+    return found
+
+
+def prepare(opened: OpenedModel, args: argparse.Namespace, overlap: str) -> tuple[Engine, Watched]:
+    """An engine with all prompts queued, and what notes its decode steps."""
     watched: list[Watched] = []
 
     def wrap(inner: StepExecutor) -> Watched:
@@ -143,11 +175,7 @@ def measure(opened: OpenedModel, args: argparse.Namespace, overlap: str) -> dict
     for number in range(args.sequences):
         prompt = [5 + (place * 7 + number) % (vocabulary - 5) for place in range(args.context)]
         engine.add(str(number), prompt, SamplingParams(temperature=0.0, max_tokens=args.steps, ignore_eos=True))
-    began = time.perf_counter()
-    tokens = {record.request_id: record.outputs[0].token_ids for record in engine.run() if record.finished}
-    seconds = time.perf_counter() - began
-    engine.close()
-    return {"marks": _times(executor.marks, args.sequences), "tokens": tokens, "run_s": seconds}
+    return engine, executor
 
 
 def _times(marks: list[dict[str, Any]], sequences: int) -> list[dict[str, float]]:
@@ -171,6 +199,8 @@ def _times(marks: list[dict[str, Any]], sequences: int) -> list[dict[str, float]
 def summary(run: dict[str, Any]) -> dict[str, float]:
     """Medians over the decode steps of a run."""
     marks = run["marks"]
+    if "step_s" in run:
+        return {"step_ms": round(1e3 * statistics.median(run["step_s"]), 4), "run_s": round(run["run_s"], 3)}
     times = [after["host_begin"] - before["host_begin"] for before, after in pairwise(marks)]
     found = {"step_ms": round(statistics.median(times), 4), "run_s": round(run["run_s"], 3)}
     if marks and "begin" in marks[0]:
