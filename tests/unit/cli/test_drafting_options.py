@@ -56,7 +56,6 @@ def test_every_command_with_an_engine_has_them(command: list[str]) -> None:
         ),
         ("--verification fixd", "verification='fixd' is unknown; choose one of adaptive, fixed; did you mean 'fixed'?"),
         ("--acceptance coupling", "acceptance='coupling' is unknown; choose one of auto, rejection, coupled"),
-        ("--draft-tokens 2 --overlap on", "overlap=on launches a step before the tokens of the last one are known"),
     ],
 )
 def test_contradictions_are_errors_in_words(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
