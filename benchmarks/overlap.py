@@ -217,12 +217,16 @@ def summary(run: dict[str, Any]) -> dict[str, float]:
 
 
 def result(opened: OpenedModel, args: argparse.Namespace, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The best run of each kind, and whether the tokens were the same."""
+    """The best run of each kind, or all steps where both took turns, and whether the tokens were the same."""
+    method = f"best of {args.repeats} runs of each kind by median step"
     best = {name: min((summary(run) for run in found), key=lambda s: s["step_ms"]) for name, found in runs.items()}
+    if not opened.model.is_asynchronous:
+        method = f"median of all steps of {args.repeats} runs in which both kinds take turns step by step"
+        best = {name: _pooled(found) for name, found in runs.items()}
     tokens = [run["tokens"] for found in runs.values() for run in found]
     return {
         "what": f"decode steps of {args.sequences} sequences of the model {args.model} through the whole engine",
-        "method": f"best of {args.repeats} runs of each kind by median step; prompts of {args.context} tokens, greedy",
+        "method": f"{method}; prompts of {args.context} tokens, greedy",
         "machine": dict(opened.model.device.facts),
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         **best,
@@ -230,6 +234,13 @@ def result(opened: OpenedModel, args: argparse.Namespace, runs: dict[str, list[d
         "tokens_are_equal": all(found == tokens[0] for found in tokens),
         "binding": opened.model.report.as_json(),
     }
+
+
+def _pooled(runs: list[dict[str, Any]]) -> dict[str, float]:
+    """The steps of several runs together."""
+    return summary(
+        {"marks": [], "step_s": [s for run in runs for s in run["step_s"]], "run_s": sum(r["run_s"] for r in runs)}
+    )
 
 
 def plot(runs: dict[str, list[dict[str, Any]]], file: Path, machine: str) -> None:
