@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,40 @@ def settings(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def cold(make_engine: MakeEngine, opened_invariant: OpenedModel, settings: dict[str, Any]) -> Any:
-    """The answer of an engine that had nothing, and left its prefix on the disk."""
+    """The answer of an engine that had nothing, and left its prefix on the warm.disk."""
     engine = make_engine(opened_invariant, **settings)
     [found] = answers(engine, PREFIX).values()
     engine.close()
     return found
+
+
+@dataclass(frozen=True)
+class Warm:
+    """A disk that has a prefix and is held up.
+
+    Attributes:
+        disk: Lets it go.
+        cold: The answer of the engine that left the prefix there.
+        start: Makes an engine whose time passes as a test wants.
+    """
+
+    disk: Held
+    cold: Any
+    start: Callable[[Time], Engine]
+
+
+@pytest.fixture
+def warm(
+    make_engine: MakeEngine,
+    opened_invariant: OpenedModel,
+    settings: dict[str, Any],
+    cold: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Warm:
+    def start(passing: Time) -> Engine:
+        return make_engine(opened_invariant, clock=passing.clock, nap=passing.nap, **settings)
+
+    return Warm(Held(monkeypatch), cold, start)
 
 
 def answers(engine: Engine, *prompts: list[int]) -> dict[str, Any]:
@@ -92,68 +122,47 @@ def all_has_come(engine: Engine) -> bool:
     return all(one.fetch is not None and one.fetch.is_over for one in pending)
 
 
-def test_payloads_that_come_late_are_a_hit_with_the_bits_of_a_cold_run(
-    make_engine: MakeEngine,
-    opened_invariant: OpenedModel,
-    settings: dict[str, Any],
-    cold: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    disk = Held(monkeypatch)
+def test_payloads_that_come_late_are_a_hit_with_the_bits_of_a_cold_run(warm: Warm) -> None:
 
     def let_go(number: int) -> None:
         if number == _NAPS_BEFORE:
-            disk.may_pass.set()
+            warm.disk.may_pass.set()
             end = time.monotonic() + 60.0
             while not all_has_come(engine):
                 assert time.monotonic() < end
                 time.sleep(0.001)
 
     passing = Time(let_go)
-    engine = make_engine(opened_invariant, clock=passing.clock, nap=passing.nap, **settings)
-    [warm] = answers(engine, PREFIX).values()
+    engine = warm.start(passing)
+    [found] = answers(engine, PREFIX).values()
 
-    assert warm == cold
+    assert found == warm.cold
     assert passing.num_naps == _NAPS_BEFORE
     assert engine.scheduler.prefix_cache.counters.num_outer_tokens == 256
     assert engine.scheduler.prefix_cache.counters.num_late == 0
-    assert disk.threads == {"prefix-cache-reader_"}
+    assert warm.disk.threads == {"prefix-cache-reader_"}
     engine.close()
 
 
-def test_a_disk_that_hangs_delays_its_request_and_no_other(
-    make_engine: MakeEngine,
-    opened_invariant: OpenedModel,
-    settings: dict[str, Any],
-    cold: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    disk = Held(monkeypatch)
+def test_a_disk_that_hangs_delays_its_request_and_no_other(warm: Warm) -> None:
     passing = Time()
-    engine = make_engine(opened_invariant, clock=passing.clock, nap=passing.nap, **settings)
+    engine = warm.start(passing)
 
     found = answers(engine, PREFIX, PREFIX[:100])
 
     assert list(found) == ["1", "0"]
-    assert found["0"] == cold
+    assert found["0"] == warm.cold
     assert passing.now >= 100.0 + WAIT_S
     assert engine.scheduler.prefix_cache.counters.num_hit_tokens == 0
     assert engine.scheduler.prefix_cache.counters.num_late == 1
-    assert disk.threads == {"prefix-cache-reader_"}
-    disk.may_pass.set()
+    assert warm.disk.threads == {"prefix-cache-reader_"}
+    warm.disk.may_pass.set()
     engine.close()
 
 
-def test_a_request_that_is_given_up_while_it_waits_for_the_disk_ends_at_once(
-    make_engine: MakeEngine,
-    opened_invariant: OpenedModel,
-    settings: dict[str, Any],
-    cold: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    disk = Held(monkeypatch)
+def test_a_request_that_is_given_up_while_it_waits_for_the_disk_ends_at_once(warm: Warm) -> None:
     passing = Time()
-    engine = make_engine(opened_invariant, clock=passing.clock, nap=passing.nap, **settings)
+    engine = warm.start(passing)
     engine.add("given up", PREFIX, GREEDY)
     engine.add("late", PREFIX, GREEDY, timeout_s=0.002)
     assert engine.step() == []
@@ -163,7 +172,7 @@ def test_a_request_that_is_given_up_while_it_waits_for_the_disk_ends_at_once(
 
     assert ended == {"given up": "abort", "late": "timeout"}
     assert not engine.has_unfinished
-    disk.may_pass.set()
+    warm.disk.may_pass.set()
     engine.close()
 
 

@@ -44,6 +44,18 @@ class Rig:
         self.tier.may_look.set()
         wait_until(lambda: fetch.wanted is not NOTHING or fetch.is_over)
 
+    def fetch_until_full(self) -> tuple[Fetch, Fetch, Fetch]:
+        """One that has come, one for which there is no room, and one that would fit but is not the next."""
+        self.tier.may_look.set()
+        self.tier.may_read.set()
+        first = self.fetcher.fetch(blocks(*range(6)))
+        wait_until(lambda: first.is_over)
+        second = self.fetcher.fetch(blocks(*range(10, 16)))
+        self.looked(second)
+        third = self.fetcher.fetch(blocks(20))
+        self.looked(third)
+        return first, second, third
+
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
@@ -113,14 +125,7 @@ def test_what_would_not_fit_after_all_is_not_read(rig: Rig) -> None:
 
 
 def test_fetches_wait_for_room_in_memory_in_their_order(rig: Rig) -> None:
-    rig.tier.may_look.set()
-    rig.tier.may_read.set()
-    first = rig.fetcher.fetch(blocks(*range(6)))
-    wait_until(lambda: first.is_over)
-    second = rig.fetcher.fetch(blocks(*range(10, 16)))
-    rig.looked(second)
-    third = rig.fetcher.fetch(blocks(20))  # would fit, but is not the next
-    rig.looked(third)
+    first, second, third = rig.fetch_until_full()
     while_full = second.is_over, third.is_over, rig.in_memory(*range(6))
 
     first.close()
@@ -132,14 +137,7 @@ def test_fetches_wait_for_room_in_memory_in_their_order(rig: Rig) -> None:
 
 
 def test_a_fetch_that_is_given_up_while_it_waits_for_room_lets_the_next_one_begin(rig: Rig) -> None:
-    rig.tier.may_look.set()
-    rig.tier.may_read.set()
-    first = rig.fetcher.fetch(blocks(*range(6)))
-    wait_until(lambda: first.is_over)
-    second = rig.fetcher.fetch(blocks(*range(10, 16)))
-    rig.looked(second)
-    third = rig.fetcher.fetch(blocks(20))
-    rig.looked(third)
+    _, second, third = rig.fetch_until_full()
     is_third_over = third.is_over
 
     second.close()
