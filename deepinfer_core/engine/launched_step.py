@@ -128,7 +128,6 @@ class LaunchedStep:
         return StepTiming(
             num_sequences=len(self.plan.decodes),
             num_rows=self.plan.num_tokens,
-            num_context_tokens=sum(entry.start for entry in self.plan.decodes),
             verify_s=verify_s,
             rest_s=max(0.0, lap_s - verify_s) if lap_s is not None else math.nan,
             proposed=self.plan.proposes,

@@ -8,14 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from threading import Lock
-from typing import Any, TypeVar
 
 from deepinfer_core.errors import require
 from deepinfer_core.prefix_cache.memory_tier import MemoryTier
 from deepinfer_core.prefix_cache.tier import Entry, Tier, TierStatistics
 from deepinfer_core.prefix_cache.write_queue import WriteQueue
-
-_Result = TypeVar("_Result")
 
 
 class TieredStore:
@@ -47,7 +44,7 @@ class TieredStore:
         self._slower = slower
         self._queue = WriteQueue(self._demote, queue_bytes)
         self._readers = ThreadPoolExecutor(max_workers=num_readers, thread_name_prefix="prefix-cache-reader")
-        self._running: set[Future[Any]] = set()
+        self._running: set[Future[object]] = set()
         self._loading: Counter[bytes] = Counter()
         self._unwanted: set[bytes] = set()
         self._is_closed = False
@@ -77,18 +74,15 @@ class TieredStore:
         payload = self.get_from_memory(key)
         return self._load(key) if payload is None else payload
 
-    def fetch(self, key: bytes) -> Future[bytes | None]:
-        """The same as :meth:`get`, loaded by a thread of the store; to prefetch, drop the result."""
-        payload = self.get_from_memory(key)
-        if payload is None and self._slower and (future := self._submit(lambda: self._load(key))) is not None:
-            return future
-        done: Future[bytes | None] = Future()
-        done.set_result(payload)
-        return done
-
     def run_in_reader(self, task: Callable[[], object]) -> bool:
         """Call something that may wait for a slow tier in a thread that reads; False when the store is closed."""
-        return self._submit(task) is not None
+        with self._lock:
+            if self._is_closed:
+                return False
+            future = self._readers.submit(task)
+            self._running.add(future)
+        future.add_done_callback(self._note_end)
+        return True
 
     def contains(self, key: bytes) -> bool:
         """Whether ``get`` would probably find it; asks the slow tiers if it is not in memory."""
@@ -132,16 +126,7 @@ class TieredStore:
         slower = {tier.name: tier.statistics() for tier in self._slower}
         return {self._memory.name: self._memory.statistics(), "queue": self._queue.statistics(), **slower}
 
-    def _submit(self, task: Callable[[], _Result]) -> Future[_Result] | None:
-        with self._lock:
-            if self._is_closed:
-                return None
-            future = self._readers.submit(task)
-            self._running.add(future)
-        future.add_done_callback(self._note_end)
-        return future
-
-    def _note_end(self, future: Future[_Result]) -> None:
+    def _note_end(self, future: Future[object]) -> None:
         with self._lock:
             self._running.discard(future)
 

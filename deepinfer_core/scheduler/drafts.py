@@ -60,7 +60,6 @@ class StepTiming:
     Attributes:
         num_sequences: Sequences of the step.
         num_rows: Their rows, padding not counted.
-        num_context_tokens: Tokens in the cache of all of them.
         verify_s: Seconds of the device until every row had its token: forward pass and sampling.
         rest_s: Seconds that it took besides: the draft module, and the host while the device waited for it. NaN where
             nobody knows.
@@ -69,7 +68,6 @@ class StepTiming:
 
     num_sequences: int
     num_rows: int
-    num_context_tokens: int
     verify_s: float
     rest_s: float
     proposed: bool

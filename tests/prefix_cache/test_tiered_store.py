@@ -6,6 +6,7 @@ import errno
 import random
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -59,17 +60,24 @@ def test_closed_store_takes_and_finds_nothing_and_closes_again(tmp_path: Path) -
     store.close()
 
     assert [store.get(key(number)) for number in range(2)] == [None, None]
-    assert store.fetch(key(0)).result() is None
+    assert not store.run_in_reader(lambda: None)
     assert store.statistics()["memory"].used_bytes == 0
 
 
-def test_fetch_loads_on_another_thread_and_promotes(tmp_path: Path) -> None:
+def read_later(store: TieredStore, number: int) -> Future[bytes | None]:
+    """A payload as a thread of the store gets it."""
+    found: Future[bytes | None] = Future()
+    assert store.run_in_reader(lambda: found.set_result(store.get(key(number))))
+    return found
+
+
+def test_readers_load_on_another_thread_and_promote(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     for number in range(6):
         store.put(key(number), payload(number, 100))
     store.flush()
 
-    futures = [store.fetch(key(number)) for number in range(7)]
+    futures = [read_later(store, number) for number in range(7)]
 
     assert [future.result() for future in futures] == [*(payload(number, 100) for number in range(6)), None]
     assert store.statistics()["disk"].num_hits >= 3
@@ -95,7 +103,7 @@ def test_store_of_memory_alone_loses_what_leaves_it() -> None:
     store.put(key(1), payload(1, 100))
 
     assert [store.get(key(number)) for number in range(2)] == [None, payload(1, 100)]
-    assert store.fetch(key(0)).result() is None
+    assert read_later(store, 0).result() is None
     store.close()
 
 
@@ -264,7 +272,7 @@ def test_two_tiers_of_one_name_are_our_bug() -> None:
 def test_what_is_deleted_while_it_is_read_does_not_get_into_memory() -> None:
     held = HeldTier({key(0): payload(0, 100), key(1): payload(1, 100)})
     store = TieredStore(MemoryTier(300), held)
-    reads = [store.fetch(key(number)) for number in range(2)]
+    reads = [read_later(store, number) for number in range(2)]
     wait_until(lambda: len(held.asked) == 2)
 
     store.delete(key(0))
@@ -280,7 +288,7 @@ def test_what_is_deleted_while_it_is_read_does_not_get_into_memory() -> None:
 def test_closing_gives_up_on_a_read_that_hangs_and_nothing_comes_after_it() -> None:
     held = HeldTier({key(0): payload(0, 100)})
     store = TieredStore(MemoryTier(300), held)
-    read = store.fetch(key(0))
+    read = read_later(store, 0)
     wait_until(lambda: len(held.asked) == 1)
 
     store.close(timeout_s=0.01)

@@ -182,7 +182,6 @@ def _timing(machine: Machine, streams: list[_Stream], num_drafts: int, num_conte
     return StepTiming(
         num_sequences=count,
         num_rows=num_rows,
-        num_context_tokens=num_context,
         verify_s=verify_s * max(0.1, 1.0 + machine.noise * rng.gauss(0.0, 1.0)),
         rest_s=rest_s * max(0.1, 1.0 + machine.noise * rng.gauss(0.0, 1.0)),
         proposed=proposes,

@@ -327,8 +327,6 @@ def test_what_drafting_takes_is_found_out_where_nobody_measured_it() -> None:
     for _ in range(200):
         made = planner.proposes(1)
         skipped += not made
-        planner.observe(
-            StepTiming(num_sequences=1, num_rows=2, num_context_tokens=9, verify_s=10.0, rest_s=0.5, proposed=made)
-        )
+        planner.observe(StepTiming(num_sequences=1, num_rows=2, verify_s=10.0, rest_s=0.5, proposed=made))
 
     assert skipped == 5

@@ -19,7 +19,7 @@ CURVE = {1: 1.0, 4: 2.0, 8: 4.0}
 
 
 def timing(num_rows: int = 4, verify_s: float = 2.0, rest_s: float = 0.0, **fields: Any) -> StepTiming:
-    fields = {"num_sequences": 1, "num_context_tokens": 0, "proposed": True, **fields}
+    fields = {"num_sequences": 1, "proposed": True, **fields}
     return StepTiming(num_rows=num_rows, verify_s=verify_s, rest_s=rest_s, **fields)
 
 
