@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
 from collections.abc import Sequence as Sequences
-from functools import partial
-from itertools import accumulate, chain
-from math import ceil, isnan
-from operator import add
+from math import ceil
 
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.logging import get_logger
-from deepinfer_core.scheduler.draft_survival import PastDrafts, Survivals, credible_survival
+from deepinfer_core.scheduler.draft_survival import Gains, PastDrafts, RankedGains, Survivals, credible_survival
 from deepinfer_core.scheduler.drafts import StepTiming, VerifyAll
 from deepinfer_core.scheduler.sequence import Sequence
-from deepinfer_core.scheduler.step_time import Piece, StepTimeModel
+from deepinfer_core.scheduler.step_time import StepTimeModel
 
 log = get_logger(__name__)
 
@@ -89,7 +84,7 @@ class AdaptiveLengths:
         self._probe_interval = probe_interval
         self._hysteresis = hysteresis
         self._past = PastDrafts()
-        self._before: tuple[list[tuple[float, ...]], list[float]] = [], []
+        self._before: tuple[list[tuple[float, ...]], Sequences[int], RankedGains | None] = [], [], None
         self._last = (0, 0)
         self._pays = self._answer = True
         self._asked_for, self._age = 0, 0
@@ -105,7 +100,8 @@ class AdaptiveLengths:
         if not members:
             return [0] * len(sequences)
         gains = self._older([member.older_survival for member in members], open_limits)
-        budget = self._budget(gains[: max(num_spare_rows, 0) + 1], len(sequences))
+        most = min(len(gains.ranked), max(num_spare_rows, 0))
+        budget = self._budget(gains, most, len(sequences))
         current = self._current([member.proposal.survival for member in members], open_limits)
         self._past.learn(current)  # counts from the next step on
         chosen = current.likeliest(budget)
@@ -133,36 +129,31 @@ class AdaptiveLengths:
         """Take note of how long a decode step took."""
         self._time.observe(timing)
 
-    def _older(self, rows: list[tuple[float, ...]], limits: Sequences[int]) -> list[float]:
-        """Accepted drafts to expect of the 0, 1, 2 and so on likeliest ones of the older generation.
-
-        What is not known of it is what was usual.
-        """
-        num_known = list(map(len, rows))
-        if num_known == list(limits) and rows == self._before[0]:  # as a rule they were the current ones just before
-            return self._before[1]
+    def _older(self, rows: list[tuple[float, ...]], limits: Sequences[int]) -> RankedGains:
+        """Accepted drafts to expect by the older generation; what is not known of it is what was usual."""
+        before_rows, before_limits, gains = self._before
+        if gains is not None and rows == before_rows and limits == before_limits:
+            return gains  # as a rule they were the current ones just before
         if self._is_suspicious:
             rows = [credible_survival(row) for row in rows]
-        if num_known != list(limits):
-            complete = self._past.complete
-            rows = [row if len(row) == limit else complete(row, limit) for row, limit in zip(rows, limits, strict=True)]
-        pool = sorted(chain.from_iterable(rows), reverse=True)
-        gains = list(accumulate(pool, initial=0.0))
-        if isnan(gains[-1]) or pool[-1] < 0.0:
+        complete = self._past.complete
+        rows = [row if len(row) == limit else complete(row, limit) for row, limit in zip(rows, limits, strict=True)]
+        older = Survivals(rows, limits)
+        if not older.is_credible:
             self._suspect()
             return self._older(rows, limits)
-        return gains
+        return older.gains
 
-    def _budget(self, gains: list[float], num_sequences: int) -> int:
+    def _budget(self, gains: RankedGains, most: int, num_sequences: int) -> int:
         """Drafts in all: of every possible total the one that promises most tokens per second."""
-        gains = self._past.steady(gains, num_sequences)
-        budget = best_budget(gains, num_sequences, self._time, proposes=self._pays)
+        gains = self._past.steady(gains)
+        budget = best_budget(gains, most, num_sequences, self._time, proposes=self._pays)
         last_sequences, last = self._last
-        if self._hysteresis and last_sequences == num_sequences and last < len(gains):
+        if self._hysteresis and last_sequences == num_sequences and last <= most:
 
             def rate(drafts: int) -> float:
                 seconds = self._time.seconds(num_sequences, num_sequences + drafts, proposes=self._pays)
-                return (num_sequences + gains[drafts]) / seconds
+                return (num_sequences + gains.of(drafts)) / seconds
 
             if rate(budget) <= (1.0 + self._hysteresis) * rate(last):
                 budget = last
@@ -176,7 +167,7 @@ class AdaptiveLengths:
             self._suspect()
             rows = [credible_survival(row) for row in rows]
             current = Survivals(rows, limits)
-        self._before = rows, current.sums
+        self._before = rows, limits, current.gains
         return current
 
     def _suspect(self) -> None:
@@ -192,8 +183,7 @@ class AdaptiveLengths:
         if not self._past.num_drafts:
             return True
         most = num_sequences * self._past.num_drafts
-        gain = partial(self._past.gain, num_sequences)
-        _, best = _best_total(gain, most, num_sequences, self._time, proposes=True)
+        _, best = _best_total(self._past.gains(num_sequences), most, num_sequences, self._time, proposes=True)
         return best > num_sequences / self._time.seconds(num_sequences, num_sequences, proposes=False)
 
     def _interval(self, num_sequences: int) -> int:
@@ -202,50 +192,47 @@ class AdaptiveLengths:
         return max(self._probe_interval, ceil(self._time.draft_s(num_sequences) / (PROBE_LOSS * step_s)))
 
 
-def best_budget(gains: Sequences[float], num_sequences: int, time: StepTimeModel, *, proposes: bool) -> int:
-    """Of all numbers of drafts the smallest that promises most tokens per second.
+def best_budget(gains: Gains, most: int, num_sequences: int, time: StepTimeModel, *, proposes: bool) -> int:
+    """Of all numbers of drafts one that promises most tokens per second.
 
     Every number is considered: steps get dearer in jumps, so that one more draft may not pay where many more do
     (spec dspark 5.3).
 
     Args:
-        gains: Accepted drafts to expect of 0, 1, 2 and so on drafts; never falls, and each draft adds no more than the
-            one before it.
+        gains: Accepted drafts to expect.
+        most: Drafts that can be verified.
         num_sequences: Rows that are not drafts.
         time: What steps take.
         proposes: Whether the draft module runs behind the step.
     """
-    best, _ = _best_total(gains.__getitem__, len(gains) - 1, num_sequences, time, proposes=proposes)
-    tokens = partial(add, num_sequences)
-    return bisect_left(gains, tokens(gains[best]), 0, best + 1, key=tokens)
+    return _best_total(gains, most, num_sequences, time, proposes=proposes)[0]
 
 
 def _best_total(
-    gain: Callable[[int], float], most: int, num_sequences: int, time: StepTimeModel, *, proposes: bool
+    gains: Gains, most: int, num_sequences: int, time: StepTimeModel, *, proposes: bool
 ) -> tuple[int, float]:
     """The number of drafts up to ``most`` that promises most tokens per second, and how many these are.
 
-    Within a piece, where the price is a straight line, tokens per second rise and then fall: halving finds their peak.
-    A piece that would not be better with all of its tokens at its lowest price is passed over.
+    First the ends of the ranges of rows in which the price is a straight line are compared; where prices are stairs,
+    that is all. Then every range that could be better inside, with all of its tokens at its lowest price, is searched:
+    a draft is worth its row if it adds more tokens than the time of the row yields at the best rate so far; the number
+    of these has a better rate, or none has (Dinkelbach's method for fractional programs; two or three rounds as a rule).
     """
     rest_s = time.rest_s(num_sequences, proposes=proposes)
-    best, best_rate = 0, 0.0
-    for piece in time.pieces(num_sequences, num_sequences + most):
-
-        def rate(rows: int, piece: Piece = piece) -> float:
-            return (num_sequences + gain(rows - num_sequences)) / (piece.seconds(rows) + rest_s)
-
-        low, high = piece.first, piece.last
-        if num_sequences + gain(high - num_sequences) <= best_rate * (piece.seconds(low) + rest_s):
+    most = min(most, gains.worth(0.0))
+    pieces = time.pieces(num_sequences, num_sequences + most)
+    tokens = [num_sequences + gains.of(piece.last - num_sequences) for piece in pieces]
+    rates = [total / (piece.seconds(piece.last) + rest_s) for piece, total in zip(pieces, tokens, strict=True)]
+    rate = max(rates)
+    best = pieces[rates.index(rate)].last - num_sequences
+    for piece, total in zip(pieces, tokens, strict=True):
+        if not piece.slope_s or total <= rate * (piece.lowest_s + rest_s):
             continue
-        if not piece.slope_s:
-            low = high
-        while low < high:
-            middle = (low + high) // 2
-            if rate(middle) < rate(middle + 1):
-                low = middle + 1
-            else:
-                high = middle
-        if rate(low) > best_rate:
-            best, best_rate = low - num_sequences, rate(low)
-    return best, best_rate
+        fewest, last = piece.num_free - num_sequences, piece.last - num_sequences
+        while True:
+            drafts = min(max(gains.worth(rate * piece.slope_s), fewest), last)
+            found = (num_sequences + gains.of(drafts)) / (piece.seconds(num_sequences + drafts) + rest_s)
+            if found <= rate:
+                break
+            best, rate = drafts, found
+    return best, rate

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, zip_longest
+from itertools import accumulate, chain, pairwise
 from math import isnan
+from operator import neg
+from typing import Protocol
 
 MEMORY = 31
 """Sequence-steps that weigh as much as all older ones in what is remembered of survivals."""
@@ -17,16 +19,94 @@ _CLOSED = -1.0
 """Instead of the chance of a draft that may not be verified: less than any."""
 
 
+class Gains(Protocol):
+    """Accepted drafts to expect of every number of drafts; each adds no more than the one before it."""
+
+    def of(self, num_drafts: int) -> float:
+        """Of so many."""
+        ...
+
+    def worth(self, least: float) -> int:
+        """How many drafts add more than ``least`` each."""
+        ...
+
+
+class RankedGains:
+    """Of the likeliest drafts of a step: sums of their chances.
+
+    Sums are kept for every 1 / ``POINTS`` draft per sequence only, because few numbers of drafts are asked for.
+
+    Attributes:
+        ranked: Chances, descending.
+        num_sequences: Whose they are.
+    """
+
+    def __init__(self, ranked: list[float], num_sequences: int) -> None:
+        """Add them up."""
+        self.ranked = ranked
+        self.num_sequences = num_sequences
+        self._bounds = [point * num_sequences // POINTS for point in range(POINTS * len(ranked) // num_sequences + 1)]
+        parts = [sum(ranked[low:high]) for low, high in pairwise(self._bounds)]
+        self._sums = list(accumulate(parts, initial=0.0))
+
+    def of(self, num_drafts: int) -> float:
+        """The sum of the so many greatest chances."""
+        point = min(POINTS * num_drafts // self.num_sequences, len(self._sums) - 1)
+        return self._sums[point] + sum(self.ranked[self._bounds[point] : num_drafts])
+
+    def worth(self, least: float) -> int:
+        """How many chances are above ``least``."""
+        return bisect_left(self.ranked, -least, key=neg)
+
+    def curve(self) -> list[float]:
+        """Accepted drafts per sequence at 0, 1 / ``POINTS``, 2 / ``POINTS`` and so on drafts per sequence."""
+        count = self.num_sequences
+        totals = self._sums
+        if count % POINTS:  # bounds are rounded down to whole drafts
+            places = [point * count / POINTS for point in range(len(totals))]
+            totals = [
+                total + (place - bound) * self.ranked[bound] if place > bound else total
+                for total, place, bound in zip(totals, places, self._bounds, strict=True)
+            ]
+        return [total / count for total in totals]
+
+
+class UsualGains:
+    """Of a step as steps usually are: a curve over drafts per sequence, straight between its points."""
+
+    def __init__(self, curve: Sequence[float], num_sequences: int) -> None:
+        """Scale it.
+
+        Args:
+            curve: Accepted drafts per sequence at 0, 1 / ``POINTS``, 2 / ``POINTS`` and so on drafts per sequence.
+            num_sequences: How many.
+        """
+        self._curve = curve
+        self._num_sequences = num_sequences
+
+    def of(self, num_drafts: int) -> float:
+        """Of the likeliest so many; beyond the curve its last value."""
+        place = POINTS * num_drafts / self._num_sequences
+        low = int(place)
+        if low + 1 >= len(self._curve):
+            return self._num_sequences * self._curve[-1]
+        rise = self._curve[low + 1] - self._curve[low]
+        return self._num_sequences * (self._curve[low] + (place - low) * rise)
+
+    def worth(self, least: float) -> int:
+        """Drafts up to the last point before which each adds more than ``least``."""
+        points = [point for point, (low, high) in enumerate(pairwise(self._curve), 1) if POINTS * (high - low) > least]
+        return max(points, default=0) * self._num_sequences // POINTS
+
+
 class Survivals:
     """Chances of the drafts of several sequences that they and all before them are accepted.
 
-    Only drafts that may be verified count. Numbers lie by place in the proposal and then by sequence, so that most of
-    the work is done by loops of the interpreter's own.
+    Only drafts that may be verified count. Most of the work is done by loops of the interpreter's own.
 
     Attributes:
         is_credible: Every chance is a number from 0 on.
-        ranked: Chances, ascending.
-        sums: Sum of the 0, 1, 2 and so on greatest chances.
+        gains: What the likeliest of them promise.
         means: Mean chance at each place.
         num_sequences: How many.
     """
@@ -38,26 +118,31 @@ class Survivals:
             survival: Of each draft, by sequences.
             limits: Drafts of each sequence that may be verified, at most as many as it has and not 0.
         """
-        rows = survival
-        if list(map(len, rows)) != list(limits):
-            rows = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
-        count = self.num_sequences = len(rows)
-        is_square = min(limits) == max(limits)
-        columns = list(zip(*rows, strict=True)) if is_square else list(zip_longest(*rows, fillvalue=_CLOSED))
-        num_open = [count] * len(columns)
-        num_closed = count * len(columns) - sum(limits)
-        if num_closed:
-            num_open = [sum(limit > place for limit in limits) for place in range(len(columns))]
-        self.means = [
-            (sum(column) - _CLOSED * (count - number)) / number
-            for column, number in zip(columns, num_open, strict=True)
-        ]
-        self._flat = list(chain.from_iterable(columns))
-        self.ranked = sorted(self._flat)[num_closed:]
-        self.sums = list(accumulate(reversed(self.ranked), initial=0.0))
-        self.is_credible = self.ranked[0] >= 0.0 and not any(map(isnan, self.means))
+        count = self.num_sequences = len(survival)
+        width = self._width = max(limits)
+        num_closed = count * width - sum(limits)
+        flat = list(chain.from_iterable(survival))
+        if num_closed or len(flat) > count * width:
+            closed = (_CLOSED,) * width
+            rows = [(row[:limit] + closed)[:width] for row, limit in zip(survival, limits, strict=True)]
+            flat = list(chain.from_iterable(rows))
         self._limits = limits
-        self._columns = columns
+        self._columns = [flat[place::width] for place in range(width)]
+        self._flat = flat
+        self.means = self._means(num_closed)
+        ranked = sorted(flat, reverse=True)[: count * width - num_closed]
+        self.is_credible = ranked[-1] >= 0.0 and not any(map(isnan, self.means))
+        self.gains = RankedGains(ranked, count)
+
+    def _means(self, num_closed: int) -> list[float]:
+        sums = list(map(sum, self._columns))
+        if not num_closed:
+            return [total / self.num_sequences for total in sums]
+        num_open = [sum(limit > place for limit in self._limits) for place in range(self._width)]
+        return [
+            (total - _CLOSED * (self.num_sequences - number)) / number
+            for total, number in zip(sums, num_open, strict=True)
+        ]
 
     def likeliest(self, budget: int) -> list[int]:
         """How many drafts of each sequence are among the so many likeliest.
@@ -65,17 +150,19 @@ class Survivals:
         Of equals those at earlier places come first, and then those of earlier sequences: a draft never competes with
         those behind it, which have no greater chance, so that its share does not depend on them.
         """
-        if budget == len(self.ranked):
+        ranked = self.gains.ranked
+        if budget == len(ranked):
             return list(self._limits)
         if not budget:
             return [0] * self.num_sequences
-        bar = self.ranked[-budget]
-        most = len(self._columns)
-        chosen = [most - bisect_right(ascending, bar) for ascending in zip(*self._columns[::-1], strict=True)]
-        place = -1
-        for _ in range(budget - (len(self.ranked) - bisect_right(self.ranked, bar))):
-            place = self._flat.index(bar, place + 1)
-            chosen[place % self.num_sequences] += 1
+        bar = ranked[budget - 1]
+        rising = zip(*[reversed(self._flat)] * self._width, strict=True)  # the last sequence first
+        if ranked[budget] < bar:
+            return [self._width - bisect_left(row, bar) for row in rising][::-1]
+        chosen = [self._width - bisect_right(row, bar) for row in rising][::-1]
+        equals = [number for column in self._columns for number, chance in enumerate(column) if chance == bar]
+        for number in equals[: budget - sum(chosen)]:
+            chosen[number] += 1
         return chosen
 
 
@@ -101,7 +188,7 @@ class PastDrafts:
         self._weight = min(self._weight, MEMORY) + seen.num_sequences
         share = seen.num_sequences / self._weight
         _blend(self._means, seen.means, share)
-        _blend(self._curve, _gains(seen), share)
+        _blend(self._curve, seen.gains.curve(), share)
 
     def complete(self, row: tuple[float, ...], num_drafts: int) -> tuple[float, ...]:
         """So many chances: those of the row, then the usual ones; drafts of which nothing is known are sure."""
@@ -109,27 +196,23 @@ class PastDrafts:
         usual = [*self._means[:num_drafts], *[1.0] * (num_drafts - len(self._means))]
         return tuple(accumulate([*known, *usual[len(known) :]], min))
 
-    def steady(self, gains: list[float], num_sequences: int) -> list[float]:
-        """Accepted drafts to expect of 0, 1, 2 and so on: those of few sequences say little of their next drafts.
+    def steady(self, gains: RankedGains) -> RankedGains:
+        """What a generation promises: that of few sequences says little of their next drafts.
 
-        What the older generation of ``FEW`` sequences or more promises stands; of fewer it counts in proportion, and
-        what was usual for the rest.
+        What ``FEW`` sequences or more promise stands; of fewer it counts in proportion, and what was usual for the
+        rest.
         """
-        if num_sequences >= FEW or not self._means:
+        if gains.num_sequences >= FEW or not self._means:
             return gains
-        own = num_sequences / FEW
-        return [own * gain + (1.0 - own) * self.gain(num_sequences, drafts) for drafts, gain in enumerate(gains)]
+        own = gains.num_sequences / FEW
+        usual = self.gains(gains.num_sequences)
+        rises = [usual.of(drafts + 1) - usual.of(drafts) for drafts in range(len(gains.ranked))]
+        mixed = [own * chance + (1.0 - own) * rise for chance, rise in zip(gains.ranked, rises, strict=True)]
+        return RankedGains(sorted(mixed, reverse=True), gains.num_sequences)
 
-    def gain(self, num_sequences: int, num_drafts: int) -> float:
-        """Accepted drafts of a step that verifies the likeliest so many of all."""
-        return num_sequences * _at(self._curve, POINTS * num_drafts / num_sequences)
-
-
-def _gains(seen: Survivals) -> list[float]:
-    """Accepted drafts per sequence to expect when 0, 1/4, 2/4 and so on drafts per sequence are verified."""
-    count = seen.num_sequences
-    num_points = POINTS * len(seen.ranked) // count + 1
-    return [_at(seen.sums, point * count / POINTS) / count for point in range(num_points)]
+    def gains(self, num_sequences: int) -> UsualGains:
+        """What is usual for so many sequences."""
+        return UsualGains(self._curve, num_sequences)
 
 
 def _blend(kept: list[float], seen: Sequence[float], share: float) -> None:
@@ -137,14 +220,6 @@ def _blend(kept: list[float], seen: Sequence[float], share: float) -> None:
     both = len(kept)
     kept[:] = [old + share * (new - old) for old, new in zip(kept, seen, strict=False)] + kept[len(seen) :]
     kept += seen[both:]
-
-
-def _at(values: Sequence[float], place: float) -> float:
-    """On straight lines between values at 0, 1, 2 and so on; the last one beyond them."""
-    low = int(place)
-    if low + 1 >= len(values):
-        return values[-1]
-    return values[low] + (place - low) * (values[low + 1] - values[low])
 
 
 def credible_survival(survival: Iterable[float]) -> tuple[float, ...]:

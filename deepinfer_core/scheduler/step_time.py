@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import median
 
 from deepinfer_core.errors import ConfigError
@@ -49,6 +49,16 @@ class Piece:
     def seconds(self, num_rows: int) -> float:
         """Of verifying so many rows, from ``first`` to ``last``."""
         return max(self.floor_s, self.first_s + self.slope_s * (num_rows - self.first))
+
+    @property
+    def lowest_s(self) -> float:
+        """Seconds of the fewest rows."""
+        return max(self.floor_s, self.first_s)
+
+    @property
+    def num_free(self) -> int:
+        """Most rows that cost no more than the fewest; the slope is not 0."""
+        return min(self.last, self.first + max(0, int((self.floor_s - self.first_s) / self.slope_s)))
 
 
 class StepTimeModel:
@@ -93,8 +103,8 @@ class StepTimeModel:
         if problems:
             raise ConfigError(problems, "step times")
         self._sizes, self._base = _monotone(base)
-        self._interpolates = interpolate
-        self._tail = _tail(self._sizes, self._base)
+        inner = _slopes(self._sizes, self._base) if interpolate else [0.0] * (len(base) - 1)
+        self._slopes = [0.0, *inner, _tail(self._sizes, self._base)]
         self._draft = _monotone(draft) if draft else None
         self._factors = _Factors()
         self._rests = {False: _RestTimes(), True: _RestTimes()}
@@ -124,23 +134,23 @@ class StepTimeModel:
         From piece to piece prices never fall, whatever the factors of their sizes are.
         """
         found: list[Piece] = []
-        floor_s, first = 0.0, fewest
-        while first <= most:
-            place = bisect_left(self._sizes, first)
-            last = min(self._sizes[place], most) if place < len(self._sizes) else most
-            last_s = self.verify_s(last)
-            first_s = self.verify_s(first) if self._interpolates or last > self._sizes[-1] else last_s
-            slope_s = (last_s - first_s) / (last - first) if last > first else 0.0
+        floor_s, first, largest = 0.0, fewest, len(self._sizes) - 1
+        for place in range(bisect_left(self._sizes, fewest), len(self._slopes)):
+            if first > most:
+                break
+            group = min(place, largest)
+            factor = self._factors.of(group)
+            slope_s = self._slopes[place] * factor
+            first_s = self._base[group] * factor + slope_s * (first - self._sizes[group])
+            last = min(self._sizes[place], most) if place <= largest else most
             found.append(Piece(first, last, first_s, slope_s, floor_s))
-            floor_s, first = max(floor_s, last_s), last + 1
+            floor_s, first = max(floor_s, first_s + slope_s * (last - first)), last + 1
         return found
 
     def _base_s(self, num_rows: int) -> float:
-        if num_rows > self._sizes[-1]:
-            return self._base[-1] + self._tail * (num_rows - self._sizes[-1])
-        if self._interpolates:
-            return _between(self._sizes, self._base, num_rows)
-        return self._base[bisect_left(self._sizes, num_rows)]
+        place = bisect_left(self._sizes, num_rows)
+        group = min(place, len(self._sizes) - 1)
+        return self._base[group] + self._slopes[place] * (num_rows - self._sizes[group])
 
     def _group(self, num_rows: int) -> int:
         """The measured size whose factor counts."""
@@ -261,11 +271,19 @@ def _monotone(curve: Mapping[int, float]) -> tuple[list[int], list[float]]:
     return sizes, list(accumulate((float(curve[size]) for size in sizes), max))
 
 
+def _slopes(sizes: Sequence[int], seconds: Sequence[float]) -> list[float]:
+    """Seconds of each row more, from size to size."""
+    return [
+        (after_s - before_s) / (after - before)
+        for (before, after), (before_s, after_s) in zip(pairwise(sizes), pairwise(seconds), strict=True)
+    ]
+
+
 def _tail(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     """Seconds of each row above the largest size; one size alone tells the seconds of its own rows only."""
     if len(sizes) == 1:
         return seconds[0] / sizes[0]
-    return (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
+    return _slopes(sizes[-2:], seconds[-2:])[0]
 
 
 def _between(sizes: Sequence[int], seconds: Sequence[float], size: int) -> float:

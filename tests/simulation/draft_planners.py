@@ -8,23 +8,23 @@ from collections.abc import Sequence as Sequences
 from itertools import accumulate
 
 from deepinfer_core.scheduler.draft_budget import best_budget
-from deepinfer_core.scheduler.draft_survival import Survivals
+from deepinfer_core.scheduler.draft_survival import RankedGains, Survivals
 from deepinfer_core.scheduler.drafts import StepTiming
 from deepinfer_core.scheduler.sequence import Sequence
 from deepinfer_core.scheduler.step_time import StepTimeModel
 
 Search = Callable[[list[float], int, StepTimeModel], int]
-"""Finds the number of drafts, given tokens to expect of 0, 1, 2 and so on."""
+"""Finds the number of drafts, given the chance of each, descending."""
 
 
-def full_scan(expected: list[float], num_sequences: int, time: StepTimeModel) -> int:
+def full_scan(ranked: list[float], num_sequences: int, time: StepTimeModel) -> int:
     """The best of all numbers."""
-    return best_budget([tokens - num_sequences for tokens in expected], num_sequences, time, proposes=True)
+    return best_budget(RankedGains(ranked, num_sequences), len(ranked), num_sequences, time, proposes=True)
 
 
-def early_stop(expected: list[float], num_sequences: int, time: StepTimeModel) -> int:
+def early_stop(ranked: list[float], num_sequences: int, time: StepTimeModel) -> int:
     """The paper's theoretical form: stop at the first draft that does not pay (algorithm 1)."""
-    rates = rates_of(expected, num_sequences, time)
+    rates = rates_of(list(accumulate(ranked, initial=float(num_sequences))), num_sequences, time)
     return next((drafts for drafts in range(len(rates) - 1) if rates[drafts + 1] <= rates[drafts]), len(rates) - 1)
 
 
@@ -70,8 +70,7 @@ class Variant:
 
     def _total(self, rows: list[tuple[float, ...]], limits: Sequences[int], num_sequences: int) -> int:
         pool = [chance for row, limit in zip(rows, limits, strict=True) for chance in row[:limit]]
-        expected = list(accumulate(sorted(pool, reverse=True), initial=float(num_sequences)))
-        return self._search(expected, num_sequences, self._time)
+        return self._search(sorted(pool, reverse=True), num_sequences, self._time)
 
     def _split(self, rows: list[tuple[float, ...]], limits: Sequences[int], budget: int) -> list[int]:
         """Of equals the first place first, then the first sequence."""
@@ -117,8 +116,7 @@ class BestNow:
     def lengths(self, sequences: Sequences[Sequence], limits: Sequences[int], num_spare_rows: int) -> Sequences[int]:
         del num_spare_rows
         current = Survivals([sequence.proposal.survival for sequence in sequences], limits)
-        expected = list(accumulate(reversed(current.ranked), initial=float(len(sequences))))
-        return current.likeliest(full_scan(expected, len(sequences), self._time))
+        return current.likeliest(full_scan(current.gains.ranked, len(sequences), self._time))
 
     def proposes(self, num_sequences: int) -> bool:
         del num_sequences

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.scheduler.draft_budget import AdaptiveLengths, FixedLengths, best_budget
-from deepinfer_core.scheduler.draft_survival import Survivals
+from deepinfer_core.scheduler.draft_survival import RankedGains, Survivals, UsualGains
 from deepinfer_core.scheduler.drafts import DraftPlanner, Proposal, StepTiming
 from deepinfer_core.scheduler.sequence import Sequence
 from deepinfer_core.scheduler.step_time import StepTimeModel
@@ -76,14 +76,40 @@ def test_no_other_lengths_promise_more(rows: list[Confidences], curve: dict[int,
     assert rate(tuple(chosen)) == pytest.approx(best, rel=1e-12)
 
 
-@given(st.lists(chances, max_size=40), st.integers(1, 8), curves, st.booleans())
-def test_total_is_the_first_best_of_all(pool: list[float], count: int, curve: dict[int, float], smooth: bool) -> None:
+@given(st.lists(chances, max_size=40), st.integers(1, 8), curves, st.booleans(), st.data())
+def test_no_other_total_promises_more(
+    pool: list[float], count: int, curve: dict[int, float], smooth: bool, data
+) -> None:
     time = StepTimeModel(curve, interpolate=smooth)
-    gains = list(accumulate(sorted(pool, reverse=True), initial=0.0))
+    ranked = sorted(pool, reverse=True)
+    most = data.draw(st.integers(0, len(ranked)))
 
-    rates = rates_of([count + gain for gain in gains], count, time)
+    rates = rates_of(list(accumulate(ranked[:most], initial=float(count))), count, time)
+    found = best_budget(RankedGains(ranked, count), most, count, time, proposes=True)
 
-    assert best_budget(gains, count, time, proposes=True) == rates.index(max(rates))
+    assert rates[found] == pytest.approx(max(rates), rel=1e-12)
+    assert found == 0 or ranked[found - 1] > 0.0  # none that is certain to be rejected
+
+
+@given(st.lists(chances, max_size=40), st.integers(1, 12), st.floats(0.0, 1.5))
+def test_sums_of_the_likeliest(pool: list[float], count: int, least: float) -> None:
+    ranked = sorted(pool, reverse=True)
+    gains = RankedGains(ranked, count)
+
+    assert [gains.of(number) for number in range(len(ranked) + 1)] == pytest.approx([*accumulate(ranked, initial=0.0)])
+    assert gains.worth(least) == sum(chance > least for chance in ranked)
+
+    usual = UsualGains(gains.curve(), count)
+    points = range(0, len(ranked) + 1, count)  # with lines between points only these are exact
+    assert [usual.of(number) for number in points] == pytest.approx([gains.of(number) for number in points])
+
+
+def test_usual_drafts_are_worth_their_rows_up_to_a_point_of_the_curve() -> None:
+    usual = UsualGains([0.0, 0.25, 0.45, 0.6, 0.7, 0.7], num_sequences=8)  # chances 1, 0.8, 0.6, 0.4, 0 of two each
+
+    assert [usual.worth(least) for least in (0.0, 0.3, 0.5, 0.9, 1.0)] == [8, 8, 6, 2, 0]
+    assert usual.of(5) == pytest.approx(8 * 0.525)
+    assert usual.of(99) == pytest.approx(8 * 0.7)
 
 
 @given(pairs_of_few, st.data())
