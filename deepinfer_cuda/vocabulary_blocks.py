@@ -62,18 +62,28 @@ def filtered_scan(vocab_size: int) -> VocabularyBlocks:
     return _blocks("filtered_scan", vocab_size)
 
 
+def temperature_scan(vocab_size: int) -> VocabularyBlocks:
+    """For programs that have a few blocks of a row each and take float64 exponentials."""
+    return _few_blocks("temperature_scan", vocab_size)
+
+
 def race_scan(vocab_size: int) -> VocabularyBlocks:
-    """For programs that have a few blocks of a row each and hash its tokens by pairs; the same in the interpreter."""
-    choice = _choices()["race_scan"]
-    block = min(choice["elements"], max(power_of_two(vocab_size), 2))
-    return VocabularyBlocks(
-        vocab_size=vocab_size, block=block, num_warps=choice["num_warps"], num_stages=choice["num_stages"]
-    )
+    """For programs that have a few blocks of a row each and hash its tokens by pairs."""
+    return _few_blocks("race_scan", vocab_size)
 
 
 def elementwise(vocab_size: int) -> VocabularyBlocks:
     """For a program that has one block of a row."""
     return _blocks("elementwise", vocab_size)
+
+
+def _few_blocks(kind: str, vocab_size: int) -> VocabularyBlocks:
+    """The same in the interpreter, so that rows have several parts there, too."""
+    choice = _choices()[kind]
+    block = min(choice["elements"], max(power_of_two(vocab_size), 2))
+    return VocabularyBlocks(
+        vocab_size=vocab_size, block=block, num_warps=choice["num_warps"], num_stages=choice["num_stages"]
+    )
 
 
 def _blocks(kind: str, vocab_size: int) -> VocabularyBlocks:

@@ -216,7 +216,8 @@ def _best_total(
     First the ends of the ranges of rows in which the price is a straight line are compared; where prices are stairs,
     that is all. Then every range that could be better inside, with all of its tokens at its lowest price, is searched:
     a draft is worth its row if it adds more tokens than the time of the row yields at the best rate so far; the number
-    of these has a better rate, or none has (Dinkelbach's method for fractional programs; two or three rounds as a rule).
+    of these has a better rate, or none has (Dinkelbach's method for fractional programs; two or three rounds as a
+    rule).
     """
     rest_s = time.rest_s(num_sequences, proposes=proposes)
     most = min(most, gains.worth(0.0))

@@ -1,4 +1,4 @@
-"""From logits to the log-probabilities that a token is drawn from: temperature, top-k, top-p, min-p."""
+"""From logits to the log-probabilities that a token is drawn from: temperature, and top-k, top-p or min-p."""
 
 from __future__ import annotations
 
@@ -52,12 +52,11 @@ def _top_p_cut(largest, temperature, top_p, mass, VOCAB: tl.constexpr):
 def process_logits_kernel(
     logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, result_ptr, list_ptr, row_stride,
     filters,
-    FILTERED: tl.constexpr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program a row. ``list_ptr`` is the result's memory: its rows hold ids until the end.
 
-    Two kernels are compiled, with filters and without. Which filters there are (1 top-k, 2 top-p, 4 min-p) is known
-    when it runs.
+    Which filters there are (1 top-k, 2 top-p, 4 min-p) is known when it runs, so that one kernel is compiled.
     """
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * row_stride
@@ -76,28 +75,26 @@ def process_logits_kernel(
     last_id = tl.where(is_sampled, VOCAB, best_token)
     num_listed = best_token * 0
 
-    least = largest * 0.0
-    if FILTERED:
-        top_k = tl.load(top_k_ptr + row, mask=(filters & 1) != 0, other=0)
-        if is_filtered & (top_k > 0) & (top_k < VOCAB):
-            cut = top_k_cut(best, best_logit, top_k)
+    top_k = tl.load(top_k_ptr + row, mask=(filters & 1) != 0, other=0)
+    if is_filtered & (top_k > 0) & (top_k < VOCAB):
+        cut = top_k_cut(best, best_logit, top_k)
+        num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK, STAGES)
+        scan = (row_ptr, list_ptr, num_listed, largest, inverse)
+        last_key, last_id = last_within(scan, cut, (top_k - 1).to(tl.float64), last_key, last_id, False, BLOCK)
+    top_p = tl.load(top_p_ptr + row, mask=(filters & 2) != 0, other=1.0).to(tl.float64)
+    if is_filtered & (top_p < 1.0):
+        if num_listed == 0:
+            mass, _ = _mass(row_ptr, largest, inverse, 0.0, VOCAB, BLOCK, STAGES)
+            cut = _top_p_cut(largest, temperature, top_p, mass, VOCAB)
             num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK, STAGES)
+        else:
             scan = (row_ptr, list_ptr, num_listed, largest, inverse)
-            last_key, last_id = last_within(scan, cut, (top_k - 1).to(tl.float64), last_key, last_id, False, BLOCK)
-        top_p = tl.load(top_p_ptr + row, mask=(filters & 2) != 0, other=1.0).to(tl.float64)
-        if is_filtered & (top_p < 1.0):
-            if num_listed == 0:
-                mass, _ = _mass(row_ptr, largest, inverse, 0.0, VOCAB, BLOCK, STAGES)
-                cut = _top_p_cut(largest, temperature, top_p, mass, VOCAB)
-                num_listed = list_candidates(row_ptr, list_ptr, cut, VOCAB, BLOCK, STAGES)
-            else:
-                scan = (row_ptr, list_ptr, num_listed, largest, inverse)
-                mass, _ = kept_mass(scan, last_key, last_id, 0.0, BLOCK)
-                cut = from_order_key(last_key).to(tl.float64)
-            scan = (row_ptr, list_ptr, num_listed, largest, inverse)
-            bound = top_p * mass.to(tl.float64)
-            last_key, last_id = last_within(scan, cut, bound, last_key, last_id, True, BLOCK)
-        least = tl.load(min_p_ptr + row, mask=(filters & 4) != 0, other=0.0).to(tl.float64) * (2.0**SUM_BITS)
+            mass, _ = kept_mass(scan, last_key, last_id, 0.0, BLOCK)
+            cut = from_order_key(last_key).to(tl.float64)
+        scan = (row_ptr, list_ptr, num_listed, largest, inverse)
+        bound = top_p * mass.to(tl.float64)
+        last_key, last_id = last_within(scan, cut, bound, last_key, last_id, True, BLOCK)
+    least = tl.load(min_p_ptr + row, mask=(filters & 4) != 0, other=0.0).to(tl.float64) * (2.0**SUM_BITS)
 
     log_mass = largest * 0.0
     if is_filtered:

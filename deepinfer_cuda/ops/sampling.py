@@ -21,18 +21,26 @@ from deepinfer_cuda.kernels.apply_penalties import apply_penalties_kernel
 from deepinfer_cuda.kernels.apply_token_mask import apply_token_mask_kernel
 from deepinfer_cuda.kernels.finite_rows import finite_rows_kernel
 from deepinfer_cuda.kernels.greedy import greedy_kernel
+from deepinfer_cuda.kernels.log_probabilities import best_of_parts_kernel, log_probabilities_kernel, masses_kernel
 from deepinfer_cuda.kernels.process_logits import process_logits_kernel
 from deepinfer_cuda.kernels.race import race_parts_kernel, race_winner_kernel
 from deepinfer_cuda.kernels.sample import sample_kernel
 from deepinfer_cuda.kernels.top_logprobs import top_logprobs_kernel
 from deepinfer_cuda.launch import launch
 from deepinfer_cuda.row_tiles import flat_rows, power_of_two
-from deepinfer_cuda.vocabulary_blocks import elementwise, filtered_scan, float32_scan, float64_scan, race_scan
+from deepinfer_cuda.vocabulary_blocks import (
+    elementwise,
+    filtered_scan,
+    float32_scan,
+    float64_scan,
+    race_scan,
+    temperature_scan,
+)
 
 _BIAS_PLACES = 128
 """Biases that a program looks at in one load."""
 _BLOCKS_OF_A_PART = 8
-"""Blocks of a row that one program of a race has."""
+"""Blocks of a row that a program has that shares the row with others."""
 
 
 def run_apply_logit_bias(logits: Tensor, ids: Tensor, values: Tensor) -> Tensor:
@@ -117,10 +125,12 @@ def run_process_logits(
     min_p: Tensor | None = None,
 ) -> Tensor:
     """``sampling.process_logits``."""
+    filters = (top_k, top_p, min_p)
+    if all(f is None for f in filters):
+        return _log_probabilities(logits, temperature.contiguous())
     rows, stride = flat_rows(logits)
     result = _like(logits)
     ids = result.view(torch.int32)
-    filters = (top_k, top_p, min_p)
     given = sum(1 << bit for bit, f in enumerate(filters) if f is not None)
     # A filter that is absent is never read; it needs a pointer of its type, so that there is one kernel for all.
     pointers = [
@@ -130,9 +140,26 @@ def run_process_logits(
         process_logits_kernel,
         (len(rows),),
         *(rows, temperature.contiguous(), *pointers, result, ids, stride, given),
-        FILTERED=given != 0,
         **filtered_scan(logits.shape[1]).settings,
     )
+    return result
+
+
+def _log_probabilities(logits: Tensor, temperature: Tensor) -> Tensor:
+    """``sampling.process_logits`` without filters."""
+    rows, stride = flat_rows(logits)
+    blocks = temperature_scan(logits.shape[1])
+    part = _BLOCKS_OF_A_PART * blocks.block
+    parts = -(-blocks.vocab_size // part)
+    shape = (len(rows), parts)
+    best = torch.empty(shape, dtype=torch.float32, device=logits.device)
+    tokens = torch.empty(shape, dtype=torch.int32, device=logits.device)
+    masses = torch.empty(shape, dtype=torch.int64, device=logits.device)
+    result = _like(logits)
+    launch(best_of_parts_kernel, shape, rows, best, tokens, stride, PART=part, **blocks.settings)
+    settings = {"PART": part, "PARTS": parts, "PADDED": power_of_two(parts), **blocks.settings}
+    launch(masses_kernel, shape, rows, temperature, best, masses, stride, **settings)
+    launch(log_probabilities_kernel, shape, *(rows, temperature, best, tokens, masses, result, stride), **settings)
     return result
 
 
