@@ -281,6 +281,7 @@ class Engine:
         """Wait for a step and hand its tokens to the requests; returns the entries that got some."""
         plan, times, began = launched.plan, launched.times, self._clock()
         try:
+            self.scheduler.reflect()
             launched.wait()
             now = self._clock()
             lap_s = self._pace.lap(now)

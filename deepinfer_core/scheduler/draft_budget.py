@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Sequences
+from dataclasses import dataclass
 from math import ceil
 
 from deepinfer_core.errors import ConfigError
@@ -20,6 +21,8 @@ REVIEW_INTERVAL = 8
 """Steps after which it is asked again whether drafting pays, once the answer has been the same for as many."""
 EXPLORE_INTERVAL = 16
 """Steps from one without drafts to the next, while nobody knows what the draft module takes."""
+_Question = tuple[RankedGains, int, int, bool]
+"""What drafts promise, how many can be verified, sequences, and whether new ones are made."""
 
 
 class FixedLengths:
@@ -47,8 +50,30 @@ class FixedLengths:
         """The same for every step."""
         return self._all.proposes(num_sequences)
 
+    def reflect(self) -> None:
+        """Nothing to learn."""
+
     def observe(self, timing: StepTiming) -> None:
         """Nothing to learn."""
+
+
+@dataclass(slots=True)
+class _LastStep:
+    """What is remembered of the last step with drafts.
+
+    Attributes:
+        rows: Survivals of its drafts by sequences, those that may be verified or not.
+        limits: Drafts of each that could be verified.
+        current: The same as numbers.
+        num_sequences: Sequences of the step, those without drafts included.
+        is_new: Nothing was learned from it yet.
+    """
+
+    rows: list[tuple[float, ...]]
+    limits: Sequences[int]
+    current: Survivals
+    num_sequences: int
+    is_new: bool = True
 
 
 class AdaptiveLengths:
@@ -61,31 +86,24 @@ class AdaptiveLengths:
     Where drafting costs more than it yields it stops, but for a probe from time to time.
     """
 
-    def __init__(self, step_time: StepTimeModel, *, probe_interval: int = 64, hysteresis: float = 0.0) -> None:
+    def __init__(self, step_time: StepTimeModel, *, probe_interval: int = 64) -> None:
         """Start with no experience: drafts are expected to be accepted until confidences say otherwise.
 
         Args:
             step_time: What steps take; it learns from ``observe``.
             probe_interval: Steps between drafts that are made though they do not pay, so that it is noticed when they
                 would. Longer where the draft module is slow: probes never take more than ``PROBE_LOSS`` of the time.
-            hysteresis: Share of the promised rate that is given up to keep the total of the last step; 0 for none.
 
         Raises:
-            ConfigError: ``probe_interval`` is below 1, or ``hysteresis`` negative or not a number.
+            ConfigError: ``probe_interval`` is below 1.
         """
-        problems: list[str] = []
         if probe_interval < 1:
-            problems.append(f"probe_interval={probe_interval} is below 1; give a number of steps")
-        if not hysteresis >= 0.0:
-            problems.append(f"hysteresis={hysteresis} is not a share; give 0 for none, or a small number such as 0.01")
-        if problems:
-            raise ConfigError(problems, "draft lengths")
+            raise ConfigError(f"probe_interval={probe_interval} is below 1; give a number of steps", "draft lengths")
         self._time = step_time
         self._probe_interval = probe_interval
-        self._hysteresis = hysteresis
         self._past = PastDrafts()
-        self._before: tuple[list[tuple[float, ...]], Sequences[int], RankedGains | None] = [], [], None
-        self._last = (0, 0)
+        self._last: _LastStep | None = None
+        self._foreseen: tuple[_Question, int] | None = None
         self._pays = self._answer = True
         self._asked_for, self._age = 0, 0
         self._num_alike = 0
@@ -93,6 +111,7 @@ class AdaptiveLengths:
 
     def lengths(self, sequences: Sequences[Sequence], limits: Sequences[int], num_spare_rows: int) -> Sequences[int]:
         """The total by the older generation, the share of each sequence by the current one."""
+        self.reflect()
         members, open_limits = sequences, limits
         if not all(limits):
             members = [sequence for sequence, limit in zip(sequences, limits, strict=True) if limit]
@@ -102,13 +121,25 @@ class AdaptiveLengths:
         gains = self._older([member.older_survival for member in members], open_limits)
         most = min(len(gains.ranked), max(num_spare_rows, 0))
         budget = self._budget(gains, most, len(sequences))
-        current = self._current([member.proposal.survival for member in members], open_limits)
-        self._past.learn(current)  # counts from the next step on
+        rows = [member.proposal.survival for member in members]
+        current = self._credible(rows, open_limits)
+        self._last = _LastStep(rows, open_limits, current, len(sequences))
         chosen = current.likeliest(budget)
         if len(chosen) == len(sequences):
             return chosen
         rest = iter(chosen)
         return [next(rest) if limit else 0 for limit in limits]
+
+    def reflect(self) -> None:
+        """Learn from the drafts of the last step, and find the next total for the case that nobody comes or goes."""
+        last = self._last
+        if last is None or not last.is_new:
+            return
+        last.is_new = False
+        gains = last.current.gains
+        self._past.learn(last.current)
+        question = (gains, len(gains.ranked), last.num_sequences, self._pays)
+        self._foreseen = question, self._budget(*question[:3])
 
     def proposes(self, num_sequences: int) -> bool:
         """Whether it pays by what is known of earlier drafts, or it is time to see how things are."""
@@ -131,52 +162,31 @@ class AdaptiveLengths:
 
     def _older(self, rows: list[tuple[float, ...]], limits: Sequences[int]) -> RankedGains:
         """Accepted drafts to expect by the older generation; what is not known of it is what was usual."""
-        before_rows, before_limits, gains = self._before
-        if gains is not None and rows == before_rows and limits == before_limits:
-            return gains  # as a rule they were the current ones just before
-        if self._is_suspicious:
-            rows = [credible_survival(row) for row in rows]
+        last = self._last
+        if last is not None and rows == last.rows and limits == last.limits:
+            return last.current.gains  # as a rule they were the current ones just before
         complete = self._past.complete
         rows = [row if len(row) == limit else complete(row, limit) for row, limit in zip(rows, limits, strict=True)]
-        older = Survivals(rows, limits)
-        if not older.is_credible:
-            self._suspect()
-            return self._older(rows, limits)
-        return older.gains
+        return self._credible(rows, limits).gains
 
     def _budget(self, gains: RankedGains, most: int, num_sequences: int) -> int:
         """Drafts in all: of every possible total the one that promises most tokens per second."""
-        gains = self._past.steady(gains)
-        budget = best_budget(gains, most, num_sequences, self._time, proposes=self._pays)
-        last_sequences, last = self._last
-        if self._hysteresis and last_sequences == num_sequences and last <= most:
+        if self._foreseen is not None and self._foreseen[0] == (gains, most, num_sequences, self._pays):
+            return self._foreseen[1]
+        return best_budget(self._past.steady(gains), most, num_sequences, self._time, proposes=self._pays)
 
-            def rate(drafts: int) -> float:
-                seconds = self._time.seconds(num_sequences, num_sequences + drafts, proposes=self._pays)
-                return (num_sequences + gains.of(drafts)) / seconds
-
-            if rate(budget) <= (1.0 + self._hysteresis) * rate(last):
-                budget = last
-        self._last = (num_sequences, budget)
-        return budget
-
-    def _current(self, rows: list[tuple[float, ...]], limits: Sequences[int]) -> Survivals:
-        """Chances of the current drafts."""
-        current = Survivals(rows, limits)
-        if not current.is_credible:
-            self._suspect()
-            rows = [credible_survival(row) for row in rows]
-            current = Survivals(rows, limits)
-        self._before = rows, limits, current.gains
-        return current
-
-    def _suspect(self) -> None:
+    def _credible(self, rows: list[tuple[float, ...]], limits: Sequences[int]) -> Survivals:
+        """Chances of drafts; those that are none, and those behind them, count as 0."""
+        found = Survivals(rows, limits)
+        if found.is_credible:
+            return found
         if not self._is_suspicious:
             log.warning(
                 "the draft module gave a confidence that is not a number from 0 to 1; such drafts, and those behind "
                 "them, count as certain to be rejected: check the weights of the confidence head"
             )
         self._is_suspicious = True
+        return Survivals([credible_survival(row) for row in rows], limits)
 
     def _drafting_pays(self, num_sequences: int) -> bool:
         """Whether the usual survivals promise more tokens per second than no drafts at all."""

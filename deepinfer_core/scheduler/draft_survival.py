@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from math import isnan
 from operator import neg
@@ -45,14 +46,15 @@ class RankedGains:
         """Add them up."""
         self.ranked = ranked
         self.num_sequences = num_sequences
-        self._bounds = [point * num_sequences // POINTS for point in range(POINTS * len(ranked) // num_sequences + 1)]
-        parts = [sum(ranked[low:high]) for low, high in pairwise(self._bounds)]
+        stride = self._stride = max(num_sequences // POINTS, 1)
+        bounds = range(0, len(ranked) - stride + 1, stride)
+        parts = ranked if stride == 1 else [sum(ranked[low : low + stride]) for low in bounds]
         self._sums = list(accumulate(parts, initial=0.0))
 
     def of(self, num_drafts: int) -> float:
         """The sum of the so many greatest chances."""
-        point = min(POINTS * num_drafts // self.num_sequences, len(self._sums) - 1)
-        return self._sums[point] + sum(self.ranked[self._bounds[point] : num_drafts])
+        part, rest = divmod(num_drafts, self._stride)
+        return self._sums[part] + sum(self.ranked[num_drafts - rest : num_drafts]) if rest else self._sums[part]
 
     def worth(self, least: float) -> int:
         """How many chances are above ``least``."""
@@ -61,14 +63,14 @@ class RankedGains:
     def curve(self) -> list[float]:
         """Accepted drafts per sequence at 0, 1 / ``POINTS``, 2 / ``POINTS`` and so on drafts per sequence."""
         count = self.num_sequences
-        totals = self._sums
-        if count % POINTS:  # bounds are rounded down to whole drafts
-            places = [point * count / POINTS for point in range(len(totals))]
-            totals = [
-                total + (place - bound) * self.ranked[bound] if place > bound else total
-                for total, place, bound in zip(totals, places, self._bounds, strict=True)
-            ]
-        return [total / count for total in totals]
+        if count % POINTS == 0:
+            return [total / count for total in self._sums]
+        steps = range(POINTS * len(self.ranked) // count + 1)
+        wholes = [divmod(step * count, POINTS) for step in steps]
+        return [
+            (self.of(whole) + quarters / POINTS * self.ranked[whole] if quarters else self.of(whole)) / count
+            for whole, quarters in wholes
+        ]
 
 
 class UsualGains:
@@ -102,12 +104,12 @@ class UsualGains:
 class Survivals:
     """Chances of the drafts of several sequences that they and all before them are accepted.
 
-    Only drafts that may be verified count. Most of the work is done by loops of the interpreter's own.
+    Only drafts that may be verified count. Most of the work is done by loops of the interpreter's own; what choosing
+    lengths does not need is done when it is asked for.
 
     Attributes:
+        ranked: Chances, descending.
         is_credible: Every chance is a number from 0 on.
-        gains: What the likeliest of them promise.
-        means: Mean chance at each place.
         num_sequences: How many.
     """
 
@@ -120,29 +122,36 @@ class Survivals:
         """
         count = self.num_sequences = len(survival)
         width = self._width = max(limits)
-        num_closed = count * width - sum(limits)
+        num_open = sum(limits)
         flat = list(chain.from_iterable(survival))
-        if num_closed or len(flat) > count * width:
+        if num_open < count * width or len(flat) > num_open:
             closed = (_CLOSED,) * width
             rows = [(row[:limit] + closed)[:width] for row, limit in zip(survival, limits, strict=True)]
             flat = list(chain.from_iterable(rows))
         self._limits = limits
-        self._columns = [flat[place::width] for place in range(width)]
         self._flat = flat
-        self.means = self._means(num_closed)
-        ranked = sorted(flat, reverse=True)[: count * width - num_closed]
-        self.is_credible = ranked[-1] >= 0.0 and not any(map(isnan, self.means))
-        self.gains = RankedGains(ranked, count)
+        self.ranked = sorted(flat, reverse=True)[:num_open]
+        self.is_credible = self.ranked[-1] >= 0.0 and not isnan(sum(flat))
 
-    def _means(self, num_closed: int) -> list[float]:
-        sums = list(map(sum, self._columns))
-        if not num_closed:
+    @cached_property
+    def gains(self) -> RankedGains:
+        """What the likeliest of them promise."""
+        return RankedGains(self.ranked, self.num_sequences)
+
+    @property
+    def means(self) -> list[float]:
+        """The mean chance at each place."""
+        sums = [sum(self._column(place)) for place in range(self._width)]
+        if len(self.ranked) == len(self._flat):
             return [total / self.num_sequences for total in sums]
-        num_open = [sum(limit > place for limit in self._limits) for place in range(self._width)]
+        numbers = [sum(limit > place for limit in self._limits) for place in range(self._width)]
         return [
             (total - _CLOSED * (self.num_sequences - number)) / number
-            for total, number in zip(sums, num_open, strict=True)
+            for total, number in zip(sums, numbers, strict=True)
         ]
+
+    def _column(self, place: int) -> list[float]:
+        return self._flat[place :: self._width]
 
     def likeliest(self, budget: int) -> list[int]:
         """How many drafts of each sequence are among the so many likeliest.
@@ -150,7 +159,7 @@ class Survivals:
         Of equals those at earlier places come first, and then those of earlier sequences: a draft never competes with
         those behind it, which have no greater chance, so that its share does not depend on them.
         """
-        ranked = self.gains.ranked
+        ranked = self.ranked
         if budget == len(ranked):
             return list(self._limits)
         if not budget:
@@ -160,7 +169,8 @@ class Survivals:
         if ranked[budget] < bar:
             return [self._width - bisect_left(row, bar) for row in rising][::-1]
         chosen = [self._width - bisect_right(row, bar) for row in rising][::-1]
-        equals = [number for column in self._columns for number, chance in enumerate(column) if chance == bar]
+        columns = map(self._column, range(self._width))
+        equals = [number for column in columns for number, chance in enumerate(column) if chance == bar]
         for number in equals[: budget - sum(chosen)]:
             chosen[number] += 1
         return chosen
@@ -206,7 +216,7 @@ class PastDrafts:
             return gains
         own = gains.num_sequences / FEW
         usual = self.gains(gains.num_sequences)
-        rises = [usual.of(drafts + 1) - usual.of(drafts) for drafts in range(len(gains.ranked))]
+        rises = [after - before for before, after in pairwise(map(usual.of, range(len(gains.ranked) + 1)))]
         mixed = [own * chance + (1.0 - own) * rise for chance, rise in zip(gains.ranked, rises, strict=True)]
         return RankedGains(sorted(mixed, reverse=True), gains.num_sequences)
 

@@ -97,6 +97,10 @@ class DraftPlanner(Protocol):
         """Whether the draft module runs behind a step that yields tokens for so many sequences."""
         ...
 
+    def reflect(self) -> None:
+        """Called while the device works: time for what the next decision needs and nobody waits for now."""
+        ...
+
     def observe(self, timing: StepTiming) -> None:
         """Take note of how long a decode step took."""
         ...
@@ -121,6 +125,9 @@ class VerifyAll:
         """The same for every step."""
         del num_sequences
         return self._proposes
+
+    def reflect(self) -> None:
+        """Nothing to learn."""
 
     def observe(self, timing: StepTiming) -> None:
         """Nothing to learn."""

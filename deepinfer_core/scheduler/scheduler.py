@@ -238,6 +238,10 @@ class Scheduler:
             self.prefix_cache.keep(entry, slot)
         self._end(plan)
 
+    def reflect(self) -> None:
+        """Let the planner of drafts prepare its next decision; for whoever has to wait for the device anyway."""
+        self._drafts.reflect()
+
     def observe(self, timing: StepTiming) -> None:
         """Tell the planner of drafts what a decode step took."""
         self._drafts.observe(timing)

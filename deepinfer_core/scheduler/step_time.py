@@ -106,6 +106,7 @@ class StepTimeModel:
         inner = _slopes(self._sizes, self._base) if interpolate else [0.0] * (len(base) - 1)
         self._slopes = [0.0, *inner, _tail(self._sizes, self._base)]
         self._draft = _monotone(draft) if draft else None
+        self._draft_tail = _tail(*self._draft) if self._draft else 0.0
         self._factors = _Factors()
         self._rests = {False: _RestTimes(), True: _RestTimes()}
         if self._base[0] == self._base[-1]:
@@ -173,7 +174,7 @@ class StepTimeModel:
         if self._draft is None:
             return 0.0
         sizes, seconds = self._draft
-        beyond = max(0, num_sequences - sizes[-1]) * _tail(sizes, seconds)
+        beyond = max(0, num_sequences - sizes[-1]) * self._draft_tail
         return _between(sizes, seconds, num_sequences) + beyond
 
     def draft_s(self, num_sequences: int) -> float:

@@ -187,6 +187,9 @@ class Lengths:
         del num_sequences
         return self.is_proposing()
 
+    def reflect(self) -> None:
+        """Nothing to learn."""
+
     def observe(self, timing: StepTiming) -> None:
         """Nothing to learn."""
 

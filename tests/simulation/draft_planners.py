@@ -65,6 +65,9 @@ class Variant:
         del num_sequences
         return True
 
+    def reflect(self) -> None:
+        """Everything is done when lengths are asked for."""
+
     def observe(self, timing: StepTiming) -> None:
         self._time.observe(timing)
 
@@ -121,6 +124,9 @@ class BestNow:
     def proposes(self, num_sequences: int) -> bool:
         del num_sequences
         return True
+
+    def reflect(self) -> None:
+        """Everything is done when lengths are asked for."""
 
     def observe(self, timing: StepTiming) -> None:
         del timing

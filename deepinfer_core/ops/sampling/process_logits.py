@@ -110,10 +110,21 @@ def _refused_rows(draw: Draw) -> dict[str, Tensor]:
     return {"logits": logits, "temperature": torch.ones(draw.sizes["T"])}
 
 
+def _far_apart(draw: Draw) -> dict[str, Tensor]:
+    """Rows without filters whose best tokens, ties and NaN lie far apart, for kernels that cut a row."""
+    logits = draw.normal("T", "V", dtype="f32", scale=3.0)
+    logits[1, 3000] = logits[1, 16000] = 50.0
+    logits[2, :-1] = -torch.inf
+    logits[3, -1] = torch.nan
+    logits[4] = -torch.inf
+    return {"logits": logits, "temperature": torch.tensor([0.7, 0.0, 0.0, 1.3, 1.0, 1e-3])}
+
+
 @process_logits.cases
 def _cases() -> Iterator[Case]:
     yield Case("temperature_only", T=2, V=129280, make=_temperatures, required=True, bench=True)
     yield Case("all_filters", T=2, V=129280, make=_all_filters, required=True, bench=True)
+    yield Case("far_apart", T=6, V=16385, make=_far_apart, required=True)
     yield Case("no_rows", T=0, V=64, make=_all_filters, required=True)
     yield Case("many_rows", T=33, V=67, make=_all_filters, required=True)
     yield Case("ties", T=24, V=40, make=_ties, required=True)

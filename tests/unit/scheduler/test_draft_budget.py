@@ -46,8 +46,8 @@ def choose(planner: DraftPlanner, pairs: list[Pair], limits: list[int] | None = 
     return list(planner.lengths([sequence(*pair) for pair in pairs], limits, spare))
 
 
-def adaptive(curve: dict[int, float], **options: float) -> AdaptiveLengths:
-    return AdaptiveLengths(StepTimeModel(curve), **options)  # type: ignore[arg-type]
+def adaptive(curve: dict[int, float]) -> AdaptiveLengths:
+    return AdaptiveLengths(StepTimeModel(curve))
 
 
 chances = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 1.0))
@@ -256,20 +256,42 @@ def test_older_confidence_that_is_none_promises_nothing(bad: float) -> None:
     assert choose(adaptive(FLAT), [((bad, 0.9), (1.0, 1.0))]) == [0]
 
 
-def test_hysteresis_keeps_a_total_that_is_nearly_as_good() -> None:
-    high, low = (0.52,), (0.49,)
-    curve = {4: 1.0, 8: 1.5}
-    with_memory, without = adaptive(curve, hysteresis=0.1), adaptive(curve)
+@settings(max_examples=300)
+@given(st.lists(pairs_of_few, min_size=2, max_size=4), curves, st.booleans())
+def test_time_to_reflect_changes_no_decision(steps: list[list[Pair]], curve: dict[int, float], smooth: bool) -> None:
+    rested, hurried = (AdaptiveLengths(StepTimeModel(curve, interpolate=smooth)) for _ in range(2))
 
-    assert [sum(choose(with_memory, [(older, high)] * 4)) for older in (high, low)] == [4, 4]
-    assert [sum(choose(without, [(older, high)] * 4)) for older in (high, low)] == [4, 0]
-    assert sum(choose(with_memory, [((0.0,), high)] * 4)) == 0
+    for pairs in steps:
+        assert choose(rested, pairs) == choose(hurried, pairs)
+        assert rested.proposes(len(pairs)) == hurried.proposes(len(pairs))
+        rested.reflect()
+
+
+def test_total_that_was_prepared_is_taken_as_long_as_nobody_comes_or_goes() -> None:
+    time = StepTimeModel(STAIRS)
+    planner = AdaptiveLengths(time)
+    row = (0.9, 0.8, 0.7)
+    members = [sequence(row, row) for _ in range(3)]
+
+    def total(limits: list[int]) -> int:
+        for member in members:
+            member.take_proposal(Proposal((1, 2, 3), row))
+        return sum(planner.lengths(members[: len(limits)], limits, PLENTY))
+
+    before = total([3, 3, 3])
+    planner.reflect()
+    for _ in range(20):  # a row costs so much now that a draft would not pay
+        for num_rows in (4, 8, 12):
+            time.observe(StepTiming(num_sequences=3, num_rows=num_rows, verify_s=num_rows**4, rest_s=0, proposed=True))
+
+    assert before == 9
+    assert total([3, 3, 3]) == 9  # as prepared
+    assert total([3, 3]) == 2
 
 
 def test_wrong_options_are_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        adaptive(FLAT, probe_interval=0, hysteresis=math.nan)
-    assert len(caught.value.problems) == 2
+    with pytest.raises(ConfigError, match="probe_interval=0 is below 1"):
+        AdaptiveLengths(StepTimeModel(FLAT), probe_interval=0)
     with pytest.raises(ConfigError, match="num_drafts=-1 is negative"):
         FixedLengths(-1)
 
