@@ -7,9 +7,9 @@
 
 ``heldout`` runs the tiny model on its held-out prompts: everything is real. ``slice`` runs eight layers at released
 widths with random weights and the draft module's real work, and SIMULATES which drafts stand by blocks that ``blocks``
-has recorded with the tiny model (the same task for a sequence, in random order). Only decode steps count, planning
-included. All ways of drafting alternate within each repeat, ``heldout`` every few steps; the ratio of a repeat is the
-adaptive throughput over the best of the others in that repeat.
+has recorded with the tiny model (of one task for a while, in random order). Only decode steps count, planning
+included. All ways of drafting take turns of a few steps; the ratio of a repeat is the adaptive throughput over the best
+of the others in that repeat.
 """
 
 from __future__ import annotations
@@ -158,8 +158,7 @@ def _slice(args: argparse.Namespace) -> tuple[OpenedModel, Measure]:
     blocks = read_blocks(args.blocks)
 
     def measure(modes: Sequence[str], sequences: int) -> dict[str, Run]:
-        sizes = {"context": args.context, "num_steps": args.steps}
-        return {mode: run_simulated(opened, mode, sequences, blocks, **sizes) for mode in modes}
+        return run_simulated(opened, modes, sequences, blocks, context=args.context, num_steps=args.steps)
 
     return opened, measure
 

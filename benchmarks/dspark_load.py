@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from deepinfer_core.scheduler.drafts import Proposal
 MODES = ("none", "fixed 1", "fixed 2", "fixed 3", "fixed 4", "fixed 5", "adaptive")
 _LARGEST_LOGIT = 60.0
 _STEPS_OF_A_TURN = 3
+_BLOCKS_OF_A_TASK = 8
 
 
 @dataclass
@@ -155,35 +157,53 @@ def _watch_drafts(log: DraftLog, run: Run, tasks: Callable[[str], str]) -> None:
     log.note = noted  # type: ignore[method-assign]
 
 
+@dataclass
+class Lane:
+    """An engine that runs beside others.
+
+    Attributes:
+        engine: Its steps count into ``run``.
+        run: What it did.
+        scope: Entered around its steps.
+    """
+
+    engine: Engine
+    run: Run
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def take_turns(lanes: Sequence[Lane], is_over: Callable[[Lane], bool]) -> None:
+    """A few steps of one after a few of another in random order: what disturbs the machine for a while disturbs all."""
+    order, going = random.Random(0), list(lanes)
+    while going:
+        order.shuffle(going)
+        for lane in going:
+            lane.engine._pace.pause()  # noqa: SLF001 - what the others took is no time of its own
+            with lane.scope():
+                _advance(lane.engine, lane.run, lane.run.num_steps + _STEPS_OF_A_TURN)
+        going = [lane for lane in going if not is_over(lane)]
+
+
 def run_heldout(
     opened: OpenedModel, modes: Sequence[str], sequences: int, *, num_requests: int, temperature: float
 ) -> dict[str, Run]:
-    """The held-out prompts, as many at once as asked, each answered to its own end.
+    """The held-out prompts, as many at once as asked, each answered to its own end. All ways take turns."""
+    sizes = {"num_requests": num_requests, "temperature": temperature}
+    lanes = [_start_heldout(opened, Run(mode, sequences), **sizes) for mode in modes]  # type: ignore[arg-type]
+    take_turns(lanes, lambda lane: not lane.engine.has_unfinished)
+    return _closed(lanes)
 
-    All ways run side by side, a few steps of one after a few of another in random order, so that what disturbs the
-    machine for a while disturbs all of them.
-    """
-    runs = {mode: Run(mode, sequences) for mode in modes}
-    turns = [
-        (_start_heldout(opened, run, num_requests=num_requests, temperature=temperature), run) for run in runs.values()
-    ]
-    order = random.Random(sequences)
-    while turns:
-        order.shuffle(turns)
-        for engine, run in turns:
-            engine._pace.pause()  # noqa: SLF001 - what the others took is no time of its own
-            _advance(engine, run, run.num_steps + _STEPS_OF_A_TURN)
-        for engine, _ in turns:
-            if not engine.has_unfinished:
-                engine.close()
-        turns = [(engine, run) for engine, run in turns if engine.has_unfinished]
-    return runs
+
+def _closed(lanes: Sequence[Lane]) -> dict[str, Run]:
+    for lane in lanes:
+        lane.engine.close()
+    return {lane.run.mode: lane.run for lane in lanes}
 
 
 def _start_heldout(
     opened: OpenedModel, run: Run, *, num_requests: int, temperature: float, max_tokens: int = 128
-) -> Engine:
-    """An engine with the prompts queued, whose steps count into a run."""
+) -> Lane:
+    """An engine with the prompts queued."""
     mode, sequences = run.mode, run.sequences
     items = [item for item in heldout() if len(item["prompt"]) < 600]
     random.Random(0).shuffle(items)
@@ -200,21 +220,27 @@ def _start_heldout(
     for number, item in enumerate(items):
         params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=number)
         engine.add(str(number), opened.tokenizer.encode(item["prompt"]), params)  # type: ignore[union-attr]
-    return engine
+    return Lane(engine, run)
 
 
 class Simulated:
-    """Replaces what became of drafts by recorded blocks: of the same task for a sequence, at random in their order."""
+    """Replaces what became of drafts by recorded blocks: for a while of one task, at random in their order.
+
+    Sequences begin with different tasks, and each goes on to the next every ``_BLOCKS_OF_A_TASK`` blocks, so that few
+    sequences see the whole mix, too.
+    """
 
     def __init__(self, blocks: Sequence[Block], seed: int = 0) -> None:
         self._by_task = by_task(blocks)
         self._tasks = sorted(self._by_task)
         self._random = random.Random(seed)
         self._current: dict[tuple[str, int], Block] = {}
+        self._num_blocks: Counter[str] = Counter()
 
     def task(self, request_id: str) -> str:
-        """Of a request, whose id is a number."""
-        return self._tasks[int(request_id) % len(self._tasks)]
+        """Of a request, whose id is a number, now."""
+        place = int(request_id) + self._num_blocks[request_id] // _BLOCKS_OF_A_TASK
+        return self._tasks[place % len(self._tasks)]
 
     def tokens(self, sampled: Sequence[Any], found: Sequence[EntryTokens]) -> list[EntryTokens]:
         """The tokens of a step, with recorded acceptance and confidence."""
@@ -234,6 +260,7 @@ class Simulated:
         key = (entry.sequence.request_id, entry.sequence.index)
         block = self._current.get(key)
         num_accepted = min(found.num_verified, block.num_accepted if block is not None else 0)
+        self._num_blocks[key[0]] += 1
         following = self._random.choice(self._by_task[self.task(key[0])])
         self._current[key] = following
         drafts = found.proposal.token_ids
@@ -248,32 +275,44 @@ class Simulated:
 
 
 def run_simulated(
-    opened: OpenedModel, mode: str, sequences: int, blocks: Sequence[Block], *, context: int, num_steps: int
-) -> Run:
-    """Sequences of random tokens that go on for so many steps; which drafts stand is simulated, the work is real."""
-    num_drafts, num_warm_up = 5, max(num_steps // 2, 8)
-    config = EngineConfig(
+    opened: OpenedModel, modes: Sequence[str], sequences: int, blocks: Sequence[Block], *, context: int, num_steps: int
+) -> dict[str, Run]:
+    """Sequences of random tokens that go on for so many steps; which drafts stand is simulated, the work is real.
+
+    All ways take turns. Everything is done twice, and only the second time counts: then what steps need is compiled and
+    recorded.
+    """
+    lanes: list[Lane] = []
+    for mode in modes:
+        simulated, run = Simulated(blocks), Run(mode, sequences)
+        engine = Engine(opened_for(opened, mode, 5), _simulated_config(mode, sequences, context, num_steps))
+        watch(engine, run, simulated.task)
+        lanes.append(Lane(engine, run, simulated.acting))
+    vocabulary = opened.model.architecture.vocab_size
+    for _ in range(2):
+        for lane in lanes:
+            lane.run.__init__(lane.run.mode, sequences)  # type: ignore[misc]  # forgets the first time
+            for number in range(sequences):
+                prompt = [5 + (place * 7 + number * 131) % (vocabulary - 5) for place in range(context)]
+                params = SamplingParams(temperature=0.0, max_tokens=10**6, ignore_eos=True)
+                lane.engine.add(str(number), prompt, params)
+        take_turns(lanes, lambda lane: lane.run.num_steps >= num_steps)
+        for lane in lanes:
+            lane.engine.discard(map(str, range(sequences)))
+            lane.engine.step()
+    return _closed(lanes)
+
+
+def _simulated_config(mode: str, sequences: int, context: int, num_steps: int) -> EngineConfig:
+    return EngineConfig(
         model="slice",
         max_num_seqs=sequences,
-        max_model_len=context + (num_drafts + 1) * (num_steps + num_warm_up + 4),  # nobody ends
+        max_model_len=context + 6 * (num_steps + _STEPS_OF_A_TURN + 4),  # nobody ends
         max_num_batched_tokens=8192,
         max_prefill_steps_in_a_row=10**6,
-        speculative_config=settings_of(mode, num_drafts),
+        kv_cache_memory_gib=4.0,
+        speculative_config=settings_of(mode, 5),
     )
-    engine = Engine(opened_for(opened, mode, num_drafts), config)
-    simulated, run = Simulated(blocks), Run(mode, sequences)
-    watch(engine, run, simulated.task)
-    vocabulary = opened.model.architecture.vocab_size
-    for number in range(sequences):
-        prompt = [5 + (place * 7 + number * 131) % (vocabulary - 5) for place in range(context)]
-        engine.add(str(number), prompt, SamplingParams(temperature=0.0, max_tokens=10**6, ignore_eos=True))
-    with simulated.acting():
-        _advance(engine, run, num_warm_up)
-        run.__init__(mode, sequences)  # type: ignore[misc]  # what was recorded until here warmed everything up
-        _advance(engine, run, num_steps)
-        engine.discard(map(str, range(sequences)))
-        engine.close()
-    return run
 
 
 def _advance(engine: Engine, run: Run, num_steps: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,8 +11,10 @@ from pathlib import Path
 
 from deepinfer_core import EngineConfig, SamplingParams
 from deepinfer_core.engine.engine import Engine
+from deepinfer_core.engine.launched_step import EntryTokens
 from deepinfer_core.engine.opening import OpenedModel
-from deepinfer_core.speculation.observation import DraftObservation
+from deepinfer_core.engine.request import Request
+from deepinfer_core.scheduler.step_plan import SequencePlan
 
 HELDOUT = Path(__file__).resolve().parent.parent / "tests/data/eval_heldout.jsonl"
 MAX_TOKENS = 128
@@ -23,7 +26,7 @@ class Block:
 
     Attributes:
         task: Of the prompt.
-        logits: Of the confidence of each draft.
+        logits: Of the confidence of each draft as the planner sees it: lowest behind a draft that ends the text.
         num_accepted: Drafts that became output; a block in which an answer ends counts as one that is rejected there.
     """
 
@@ -50,17 +53,32 @@ def record_blocks(opened: OpenedModel, *, temperature: float, repeats: int = 1) 
     """
     items = heldout() * repeats
     engine = Engine(opened, EngineConfig(model="tiny", max_num_seqs=16, speculative_config={"verification": "fixed"}))
-    found: list[DraftObservation] = []
-    if engine.draft_log is None:
+    log = engine.draft_log
+    if log is None:
         raise SystemExit("the model was opened without drafts")
-    engine.draft_log.observe = found.append
+    found: list[Block] = []
+    note = log.note
+
+    def noted(request: Request, entry: SequencePlan, tokens: EntryTokens, num_kept: int) -> None:
+        if tokens.num_verified == len(entry.sequence.proposal.token_ids) > 0:
+            task = items[int(request.request_id)]["task"]
+            logits = tuple(map(_logit, entry.sequence.proposal.confidence))
+            found.append(Block(task, logits, min(tokens.num_accepted, num_kept)))
+        note(request, entry, tokens, num_kept)
+
+    log.note = noted  # type: ignore[method-assign]
     for number, item in enumerate(items):
         params = SamplingParams(temperature=temperature, max_tokens=MAX_TOKENS, seed=number)
         engine.add(str(number), opened.tokenizer.encode(item["prompt"]), params)  # type: ignore[union-attr]
     for _ in engine.run():
         pass
     engine.close()
-    return [Block(items[int(one.request_id)]["task"], one.confidence_logits, one.num_accepted) for one in found]
+    return found
+
+
+def _logit(chance: float) -> float:
+    nearest = min(max(chance, 1e-9), 1.0 - 1e-9)
+    return math.log(nearest / (1.0 - nearest))
 
 
 def write_blocks(blocks: Sequence[Block], file: Path) -> None:
