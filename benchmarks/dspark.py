@@ -8,8 +8,8 @@
 ``heldout`` runs the tiny model on its held-out prompts: everything is real. ``slice`` runs eight layers at released
 widths with random weights and the draft module's real work, and SIMULATES which drafts stand by blocks that ``blocks``
 has recorded with the tiny model (of one task for a while, in random order). Only decode steps count, planning
-included. All ways of drafting take turns of a few steps; the ratio of a repeat is the adaptive throughput over the best
-of the others in that repeat.
+included; steps in which a graph was recorded are listed and do not count. All ways of drafting take turns of a few
+steps; the ratio of a repeat is the adaptive throughput over the best of the others in that repeat.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def _summary(runs: Sequence[Run]) -> dict[str, Any]:
         "verified_per_block": sum(run.num_verified for run in runs) / max(blocks, 1),
         "tokens_per_block": 1 + sum(run.num_accepted for run in runs) / max(blocks, 1),
         "steps_with_drafts": with_drafts / max(sum(run.num_steps for run in runs), 1),
+        "recorded_s": [round(seconds, 3) for run in runs for seconds in run.recorded_s],
         "plan_ms_median": 1e3 * statistics.median(plans) if plans else 0.0,
         "by_task": {
             task: {"blocks": row[0], "verified": row[1] / row[0], "accepted": row[2] / row[0]}

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from dspark_traces import Block, by_task, heldout
 
 from deepinfer_core import EngineConfig, SamplingParams
+from deepinfer_core.backend.device import Device
 from deepinfer_core.config.speculation import DraftSettings
 from deepinfer_core.engine.draft_log import DraftLog
 from deepinfer_core.engine.engine import Engine
@@ -24,6 +25,8 @@ from deepinfer_core.scheduler.drafts import Proposal
 MODES = ("none", "fixed 1", "fixed 2", "fixed 3", "fixed 4", "fixed 5", "adaptive")
 _LARGEST_LOGIT = 60.0
 _STEPS_OF_A_TURN = 3
+_STEPS_OF_A_TURN_ON_A_DEVICE = 15
+"""Every turn ends with a device that is done, which a way that overlaps steps pays for."""
 _BLOCKS_OF_A_TASK = 8
 
 
@@ -41,6 +44,8 @@ class Run:
         num_accepted: Drafts that became output.
         num_rows: Their rows.
         num_with_drafts: Steps in which some draft was verified.
+        recorded_s: Seconds of decode steps in which a graph was recorded. They count nowhere else: it happens once for
+            each size.
         timeline: Rows of each step.
         tokens: What each yielded.
         step_s: Seconds that each took.
@@ -57,6 +62,7 @@ class Run:
     num_accepted: int = 0
     num_rows: int = 0
     num_with_drafts: int = 0
+    recorded_s: list[float] = field(default_factory=list)
     timeline: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
@@ -105,21 +111,25 @@ def watch(engine: Engine, run: Run, tasks: Callable[[str], str]) -> None:
         return state["touched"]
 
     def counted() -> Any:
-        began = time.perf_counter()
+        recordings, began = _Recordings.count, time.perf_counter()
         records = step()
         seconds = time.perf_counter() - began
-        touched = state["touched"]
-        entries = [entry for entry in touched if not entry.is_prefill]
-        if entries and len(entries) == len(touched):
-            run.decode_s += seconds
-            run.num_steps += 1
-            run.num_with_drafts += any(entry.has_drafts for entry in entries)
-            run.num_rows += sum(entry.num_tokens for entry in entries)
-            run.timeline.append(sum(entry.num_tokens for entry in entries))
-            run.step_s.append(seconds)
-            run.tokens.append(engine._counters.num_generated_tokens - state["tokens"])  # noqa: SLF001
-            run.num_tokens += run.tokens[-1]
-        state["tokens"] = engine._counters.num_generated_tokens  # noqa: SLF001
+        entries = [entry for entry in state["touched"] if not entry.is_prefill]
+        num_tokens = engine._counters.num_generated_tokens - state["tokens"]  # noqa: SLF001
+        state["tokens"] += num_tokens
+        if not entries or len(entries) < len(state["touched"]):
+            return records
+        if _Recordings.count > recordings:
+            run.recorded_s.append(seconds)
+            return records
+        run.decode_s += seconds
+        run.num_steps += 1
+        run.num_with_drafts += any(entry.has_drafts for entry in entries)
+        run.timeline.append(sum(entry.num_tokens for entry in entries))
+        run.num_rows += run.timeline[-1]
+        run.step_s.append(seconds)
+        run.tokens.append(num_tokens)
+        run.num_tokens += num_tokens
         return records
 
     engine._advance = advanced  # type: ignore[method-assign]  # noqa: SLF001
@@ -127,6 +137,32 @@ def watch(engine: Engine, run: Run, tasks: Callable[[str], str]) -> None:
     _watch_plans(engine, run)
     if log is not None:
         _watch_drafts(log, run, tasks)
+
+
+class _Recordings:
+    """Counts the graphs that a device records.
+
+    Attributes:
+        count: Until now.
+    """
+
+    count = 0
+    _watched: ClassVar[set[type]] = set()
+
+    @classmethod
+    def watch(cls, device: Device) -> None:
+        """Count those of one, too."""
+        kind = type(device)
+        if kind in cls._watched:
+            return
+        cls._watched.add(kind)
+        capture = kind.capture
+
+        def counted(self: Any, work: Callable[[], None]) -> Any:
+            cls.count += 1
+            return capture(self, work)
+
+        kind.capture = counted  # type: ignore[method-assign]
 
 
 def _watch_plans(engine: Engine, run: Run) -> None:
@@ -172,7 +208,7 @@ class Lane:
     scope: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-def take_turns(lanes: Sequence[Lane], is_over: Callable[[Lane], bool]) -> None:
+def take_turns(lanes: Sequence[Lane], device: Device, num_steps: int, is_over: Callable[[Lane], bool]) -> None:
     """A few steps of one after a few of another in random order: what disturbs the machine for a while disturbs all."""
     order, going = random.Random(0), list(lanes)
     while going:
@@ -180,7 +216,10 @@ def take_turns(lanes: Sequence[Lane], is_over: Callable[[Lane], bool]) -> None:
         for lane in going:
             lane.engine._pace.pause()  # noqa: SLF001 - what the others took is no time of its own
             with lane.scope():
-                _advance(lane.engine, lane.run, lane.run.num_steps + _STEPS_OF_A_TURN)
+                _advance(lane.engine, lane.run, lane.run.num_steps + num_steps)
+            began = time.perf_counter()
+            device.synchronize()  # a step in flight is its own
+            lane.run.decode_s += time.perf_counter() - began
         going = [lane for lane in going if not is_over(lane)]
 
 
@@ -190,7 +229,7 @@ def run_heldout(
     """The held-out prompts, as many at once as asked, each answered to its own end. All ways take turns."""
     sizes = {"num_requests": num_requests, "temperature": temperature}
     lanes = [_start_heldout(opened, Run(mode, sequences), **sizes) for mode in modes]  # type: ignore[arg-type]
-    take_turns(lanes, lambda lane: not lane.engine.has_unfinished)
+    take_turns(lanes, opened.model.device, _STEPS_OF_A_TURN, lambda lane: not lane.engine.has_unfinished)
     return _closed(lanes)
 
 
@@ -282,6 +321,8 @@ def run_simulated(
     All ways take turns. Everything is done twice, and only the second time counts: then what steps need is compiled and
     recorded.
     """
+    device = opened.model.device
+    _Recordings.watch(device)
     lanes: list[Lane] = []
     for mode in modes:
         simulated, run = Simulated(blocks), Run(mode, sequences)
@@ -296,7 +337,7 @@ def run_simulated(
                 prompt = [5 + (place * 7 + number * 131) % (vocabulary - 5) for place in range(context)]
                 params = SamplingParams(temperature=0.0, max_tokens=10**6, ignore_eos=True)
                 lane.engine.add(str(number), prompt, params)
-        take_turns(lanes, lambda lane: lane.run.num_steps >= num_steps)
+        take_turns(lanes, device, _STEPS_OF_A_TURN_ON_A_DEVICE, lambda lane: lane.run.num_steps >= num_steps)
         for lane in lanes:
             lane.engine.discard(map(str, range(sequences)))
             lane.engine.step()
@@ -307,7 +348,7 @@ def _simulated_config(mode: str, sequences: int, context: int, num_steps: int) -
     return EngineConfig(
         model="slice",
         max_num_seqs=sequences,
-        max_model_len=context + 6 * (num_steps + _STEPS_OF_A_TURN + 4),  # nobody ends
+        max_model_len=context + 6 * (num_steps + _STEPS_OF_A_TURN_ON_A_DEVICE + 8),  # nobody ends
         max_num_batched_tokens=8192,
         max_prefill_steps_in_a_row=10**6,
         kv_cache_memory_gib=4.0,

@@ -124,7 +124,7 @@ class AdaptiveLengths:
         rows = [member.proposal.survival for member in members]
         current = self._credible(rows, open_limits)
         self._last = _LastStep(rows, open_limits, current, len(sequences))
-        chosen = current.likeliest(budget)
+        chosen = current.likeliest(min(budget, current.num_possible))
         if len(chosen) == len(sequences):
             return chosen
         rest = iter(chosen)
@@ -230,7 +230,6 @@ def _best_total(
     rule).
     """
     rest_s = time.rest_s(num_sequences, proposes=proposes)
-    most = min(most, gains.worth(0.0))
     pieces = time.pieces(num_sequences, num_sequences + most)
     tokens = [num_sequences + gains.of(piece.last - num_sequences) for piece in pieces]
     rates = [total / (piece.seconds(piece.last) + rest_s) for piece, total in zip(pieces, tokens, strict=True)]

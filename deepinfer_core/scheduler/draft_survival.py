@@ -133,6 +133,11 @@ class Survivals:
         self.ranked = sorted(flat, reverse=True)[:num_open]
         self.is_credible = self.ranked[-1] >= 0.0 and not isnan(sum(flat))
 
+    @property
+    def num_possible(self) -> int:
+        """Drafts that have a chance at all; the others come last, so that who leaves them out changes no other."""
+        return len(self.ranked) if self.ranked[-1] else bisect_left(self.ranked, 0.0, key=neg)
+
     @cached_property
     def gains(self) -> RankedGains:
         """What the likeliest of them promise."""
