@@ -39,7 +39,8 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Every test that needs no accelerator, the conformance suites on the CPU included, but for the slow ones."""
     words = ("-m", "not slow", *session.posargs)
-    workers = ("-n", str(WORKERS), "--dist", "loadfile")
+    # Files keep their order: by number of tests, long files with few of them would come last and find one worker idle.
+    workers = ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
     session.run("python", "-m", "pytest", *workers, "--durations", "25", *words, env={"OMP_NUM_THREADS": "1"})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-_COLOURS = {"none": "black", "adaptive": "tab:red", "fixed 4": "tab:olive"}
+_COLOURS = {"none": "black", "adaptive": "tab:red", "fixed 4": "tab:olive", "fixed 5": "tab:purple"}
 _WIDE = ("none", "adaptive")
 
 
