@@ -53,17 +53,19 @@ def plot_acceptance(points: Sequence[dict[str, Any]], file: str, title: str) -> 
 
 
 def plot_timeline(points: Sequence[dict[str, Any]], file: str, title: str) -> None:
-    """Rows of each step of one adaptive run."""
+    """Rows of each step of adaptive runs, for each sequence that may run at once."""
     from matplotlib import pyplot
 
-    shown = points[len(points) // 2]
-    figure, axes = pyplot.subplots(figsize=(10, 4))
-    axes.step(range(len(shown["modes"]["adaptive"]["rows_timeline"])), shown["modes"]["adaptive"]["rows_timeline"])
-    axes.axhline(shown["sequences"], color="black", linewidth=0.8, label="no drafts")
-    axes.axhline(6 * shown["sequences"], color="grey", linewidth=0.8, linestyle="--", label="all drafts")
-    axes.set(xlabel="step", ylabel=f"rows, {shown['sequences']} sequences at most")
-    axes.legend()
-    _save(figure, file, f"{title}: rows verified in each step")
+    points = sorted(points, key=lambda point: point["sequences"])
+    figure, axes = pyplot.subplots(len(points), 1, figsize=(9, 1.0 + 1.1 * len(points)), sharex=True, squeeze=False)
+    for axis, point in zip(axes[:, 0], points, strict=True):
+        rows = [count / point["sequences"] for count in point["modes"]["adaptive"]["rows_timeline"]]
+        axis.step(range(len(rows)), rows, linewidth=1.0)
+        axis.set(ylim=(0, 6.5), yticks=(1, 6), ylabel=f"{point['sequences']}")
+        axis.grid(axis="y", linewidth=0.5)
+    axes[-1, 0].set(xlabel="step")
+    figure.supylabel("rows of a sequence (6: all drafts) by sequences at once", fontsize="small")
+    _save(figure, file, f"{title}: rows of each step")
 
 
 def _save(figure: Any, file: str, title: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.logging import get_logger
@@ -20,7 +20,9 @@ PROBE_LOSS = 0.004
 REVIEW_INTERVAL = 8
 """Steps after which it is asked again whether drafting pays, once the answer has been the same for as many."""
 EXPLORE_INTERVAL = 16
-"""Steps from one without drafts to the next, while nobody knows what the draft module takes."""
+"""Steps from one without drafts to the next, while nobody knows what the draft module takes, or such steps."""
+DOUBT = 1.35
+"""Where drafts promise to be so many times better or less, steps without them must have been seen."""
 _Question = tuple[RankedGains, int, int, bool]
 """What drafts promise, how many can be verified, sequences, and whether new ones are made."""
 
@@ -105,6 +107,7 @@ class AdaptiveLengths:
         self._last: _LastStep | None = None
         self._foreseen: tuple[_Question, int] | None = None
         self._pays = self._answer = True
+        self._advantage = inf
         self._asked_for, self._age = 0, 0
         self._num_alike = 0
         self._is_suspicious = False
@@ -147,13 +150,13 @@ class AdaptiveLengths:
         is_settled = self._num_alike >= REVIEW_INTERVAL
         if num_sequences != self._asked_for or not is_settled or self._age >= REVIEW_INTERVAL:
             self._asked_for, self._age = num_sequences, 0
-            self._answer = num_sequences > 0 and self._drafting_pays(num_sequences)
+            self._advantage = self._drafting_advantage(num_sequences) if num_sequences else 0.0
+            self._answer = self._advantage > 1.0
         pays = self._answer
         self._num_alike = self._num_alike + 1 if pays is self._pays else 1
         self._pays = pays
         if pays:
-            explores = not self._time.knows_draft(num_sequences) and self._num_alike % EXPLORE_INTERVAL == 0
-            return not explores
+            return self._num_alike % EXPLORE_INTERVAL != 0 or not self._is_in_doubt(num_sequences)
         return self._num_alike % self._interval(num_sequences) == 0
 
     def observe(self, timing: StepTiming) -> None:
@@ -188,13 +191,19 @@ class AdaptiveLengths:
         self._is_suspicious = True
         return Survivals([credible_survival(row) for row in rows], limits)
 
-    def _drafting_pays(self, num_sequences: int) -> bool:
-        """Whether the usual survivals promise more tokens per second than no drafts at all."""
+    def _drafting_advantage(self, num_sequences: int) -> float:
+        """Tokens per second that the usual survivals promise, over those without drafts."""
         if not self._past.num_drafts:
-            return True
+            return inf
         most = num_sequences * self._past.num_drafts
         _, best = _best_total(self._past.gains(num_sequences), most, num_sequences, self._time, proposes=True)
-        return best > num_sequences / self._time.seconds(num_sequences, num_sequences, proposes=False)
+        return best * self._time.seconds(num_sequences, num_sequences, proposes=False) / num_sequences
+
+    def _is_in_doubt(self, num_sequences: int) -> bool:
+        """Whether drafts are made although steps without them might turn out to be better."""
+        if not self._time.knows_draft(num_sequences):
+            return True
+        return self._advantage < DOUBT and not self._time.knows_size(num_sequences)
 
     def _interval(self, num_sequences: int) -> int:
         """Steps from one probe to the next."""

@@ -107,7 +107,7 @@ class StepTimeModel:
         self._slopes = [0.0, *inner, _tail(self._sizes, self._base)]
         self._draft = _monotone(draft) if draft else None
         self._draft_tail = _tail(*self._draft) if self._draft else 0.0
-        self._factors = _Factors()
+        self._factors = _Factors(len(self._sizes))
         self._rests = {False: _RestTimes(), True: _RestTimes()}
         if self._base[0] == self._base[-1]:
             log.warning(
@@ -125,6 +125,10 @@ class StepTimeModel:
         """What verifying about so many rows takes of the time that was measured at the start."""
         return self._factors.of(self._group(num_rows))
 
+    def knows_size(self, num_rows: int) -> bool:
+        """Whether steps of about so many rows were seen."""
+        return self._factors.knows(self._group(num_rows))
+
     def verify_s(self, num_rows: int) -> float:
         """Of the forward pass over so many rows, and their sampling."""
         return self._base_s(num_rows) * self.factor(num_rows)
@@ -139,8 +143,7 @@ class StepTimeModel:
         for place in range(bisect_left(self._sizes, fewest), len(self._slopes)):
             if first > most:
                 break
-            group = min(place, largest)
-            factor = self._factors.of(group)
+            group, factor = min(place, largest), self._factors.of(place)
             slope_s = self._slopes[place] * factor
             first_s = self._base[group] * factor + slope_s * (first - self._sizes[group])
             last = min(self._sizes[place], most) if place <= largest else most
@@ -154,8 +157,8 @@ class StepTimeModel:
         return self._base[group] + self._slopes[place] * (num_rows - self._sizes[group])
 
     def _group(self, num_rows: int) -> int:
-        """The measured size whose factor counts."""
-        return min(bisect_left(self._sizes, num_rows), len(self._sizes) - 1)
+        """The measured size whose factor counts; one more than all for rows beyond the largest."""
+        return bisect_left(self._sizes, num_rows)
 
     def rest_s(self, num_sequences: int, *, proposes: bool) -> float:
         """Of everything else: the draft module if it runs, and the host while the device waits."""
@@ -197,9 +200,14 @@ class StepTimeModel:
 
 
 class _Factors:
-    """Median of what recent steps took of their base, by measured size."""
+    """Median of what recent steps took of their base, by measured size.
 
-    def __init__(self) -> None:
+    Sizes that nobody measured, beyond the largest, have a factor of their own, which says nothing about the others: it
+    makes up for the line that their base was taken from.
+    """
+
+    def __init__(self, num_measured: int) -> None:
+        self._num_measured = num_measured
         self._recent: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
         self._usual = 1.0
@@ -214,7 +222,12 @@ class _Factors:
         recent.append(ratio)
         if len(recent) >= FACTOR_SAMPLES:
             self._medians[group] = median(recent)
-            self._usual = median(self._medians.values())
+            measured = [value for known, value in self._medians.items() if known < self._num_measured]
+            self._usual = median(measured) if measured else 1.0
+
+    def knows(self, group: int) -> bool:
+        """Whether a size has a factor of its own."""
+        return group in self._medians
 
 
 class _RestTimes:

@@ -40,6 +40,18 @@ def test_the_tree_of_errors_is_complete() -> None:
     assert dict(stated) == {**builtin, "DeepInferError": ""}
 
 
+def test_tests_that_pages_name_exist() -> None:
+    named = {
+        match
+        for file in sorted((ROOT / "docs").glob("*.md"))
+        for match in re.findall(r"(tests/\S+\.py)::(\w+)", file.read_text())
+    }
+
+    assert len(named) > 20
+    missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]
+    assert missing == []
+
+
 def test_every_variant_of_the_arithmetic_is_explained() -> None:
     stated = re.findall(r"^\| `(\w+)` \|", page("numerics.md"), re.M)
 

@@ -394,3 +394,18 @@ def test_what_drafting_takes_is_found_out_where_nobody_measured_it() -> None:
         planner.observe(StepTiming(num_sequences=1, num_rows=2, verify_s=10.0, rest_s=0.5, proposed=made))
 
     assert skipped == 5
+
+
+@pytest.mark.parametrize(("confidence", "num_skipped"), [(0.9, 0), (0.15, 5)])
+def test_steps_without_drafts_are_seen_where_they_might_be_better(confidence: float, num_skipped: int) -> None:
+    """Five of them; where drafts promise far more nobody asks."""
+    planner = AdaptiveLengths(StepTimeModel({1: 1.0, 2: 1.0, 64: 40.0}, draft={1: 0.01, 64: 0.01}))
+    for _ in range(60):
+        choose(planner, [((confidence,), (confidence,))])
+    skipped = 0
+    for _ in range(200):
+        made = planner.proposes(1)
+        skipped += not made
+        planner.observe(StepTiming(num_sequences=1, num_rows=1 + made, verify_s=1.0, rest_s=0.01, proposed=made))
+
+    assert skipped == num_skipped

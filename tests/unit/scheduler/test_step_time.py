@@ -129,18 +129,35 @@ def test_old_steps_are_forgotten() -> None:
     assert model.factor(4) == pytest.approx(1.2)
 
 
+BEYOND = 20
+"""More rows than the largest measured size."""
+
+
 @given(st.lists(st.tuples(st.sampled_from([1, 3, 4, 8, 11]), st.floats(0.5, 9.0)), max_size=80))
 def test_factor_is_a_median(steps: list[tuple[int, float]]) -> None:
     model, samples = StepTimeModel(CURVE), dict[int, list[float]]()
     for rows, seconds in steps:
-        size = next((size for size in CURVE if size >= rows), 8)
+        size = next((size for size in CURVE if size >= rows), BEYOND)
         base = 4.0 + 0.5 * (rows - 8) if rows > 8 else CURVE[size]
         samples.setdefault(size, []).append(seconds / base)
         model.observe(timing(rows, seconds))
 
     known = {size: median(values[-FACTOR_STEPS:]) for size, values in samples.items() if len(values) >= FACTOR_SAMPLES}
-    usual = median(known.values()) if known else 1.0
-    assert [model.factor(size) for size in CURVE] == pytest.approx([known.get(size, usual) for size in CURVE])
+    measured = [factor for size, factor in known.items() if size != BEYOND]
+    usual = median(measured) if measured else 1.0
+    sizes = [*CURVE, BEYOND]
+    assert [model.factor(size) for size in sizes] == pytest.approx([known.get(size, usual) for size in sizes])
+    assert [model.knows_size(size) for size in sizes] == [size in known for size in sizes]
+
+
+def test_sizes_that_were_not_measured_say_nothing_about_those_that_were() -> None:
+    model = StepTimeModel(CURVE)
+
+    observe(model, FACTOR_SAMPLES, num_rows=16, verify_s=16.0)  # the straight line says 8
+
+    assert model.verify_s(16) == pytest.approx(16.0)
+    assert model.verify_s(8) == pytest.approx(CURVE[8])
+    assert model.pieces(8, 16)[-1].seconds(16) == pytest.approx(16.0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, -1.0, math.inf])

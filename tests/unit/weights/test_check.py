@@ -137,6 +137,17 @@ def test_unwanted_tensor_is_a_problem_when_checking_strictly(checkpoint: Any, fl
     assert report.problems == ("unknown tensors, not loaded (1): layers.0.attn.wq_b.extra_scale",)
 
 
+@pytest.mark.parametrize("name", ["mtp.1.markov_head.head.weight", "mtp.0.main_norm.weight", "mtp.1.attn.wkv.weight"])
+def test_half_a_draft_module_is_refused(checkpoint: Any, name: str) -> None:
+    shard = checkpoint.shard_of(name)
+    with checkpoint.tensors(shard) as tensors:
+        del tensors[name]
+    with checkpoint.weight_map() as weight_map:
+        del weight_map[name]
+
+    assert only_problem(checkpoint.folder).startswith(f"{name} is missing: searched the index")
+
+
 def test_shared_copies_in_draft_layers_are_known_and_ignored(checkpoint: Any, floats: Any) -> None:
     checkpoint.add("mtp.0.embed.weight", floats((1,), 1.0))
 
