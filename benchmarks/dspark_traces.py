@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -67,13 +67,18 @@ def record_blocks(opened: OpenedModel, *, temperature: float, repeats: int = 1) 
         note(request, entry, tokens, num_kept)
 
     log.note = noted  # type: ignore[method-assign]
+    answer_all(engine, opened, items, temperature)
+    return found
+
+
+def answer_all(engine: Engine, opened: OpenedModel, items: Sequence[Mapping[str, str]], temperature: float) -> None:
+    """Run prompts to their ends, as requests 0, 1 and so on with these seeds, and close the engine."""
     for number, item in enumerate(items):
         params = SamplingParams(temperature=temperature, max_tokens=MAX_TOKENS, seed=number)
         engine.add(str(number), opened.tokenizer.encode(item["prompt"]), params)  # type: ignore[union-attr]
     for _ in engine.run():
         pass
     engine.close()
-    return found
 
 
 def _logit(chance: float) -> float:

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent)]
-from dspark_traces import MAX_TOKENS, heldout  # noqa: E402 - beside this file
+from dspark_traces import answer_all, heldout  # noqa: E402 - beside this file
 
-from deepinfer_core import EngineConfig, SamplingParams  # noqa: E402
+from deepinfer_core import EngineConfig  # noqa: E402
 from deepinfer_core.config.speculation import SpeculativeConfig  # noqa: E402
 from deepinfer_core.engine import assembly  # noqa: E402
 from deepinfer_core.engine.engine import Engine  # noqa: E402
@@ -126,12 +126,7 @@ def answers(opened: OpenedModel, planner: DraftPlanner, temperature: float) -> d
         note(request, entry, tokens, num_kept)
 
     log.note = noted  # type: ignore[method-assign]
-    for number, item in enumerate(items):
-        params = SamplingParams(temperature=temperature, max_tokens=MAX_TOKENS, seed=number)
-        engine.add(str(number), opened.tokenizer.encode(item["prompt"]), params)  # type: ignore[union-attr]
-    for _ in engine.run():
-        pass
-    engine.close()
+    answer_all(engine, opened, items, temperature)
     by_task: defaultdict[str, list[Count]] = defaultdict(list)
     for number, item in enumerate(items):
         by_task[item["task"]].append(counts[str(number)])
