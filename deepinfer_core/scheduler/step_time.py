@@ -73,7 +73,7 @@ class StepTimeModel:
 
     With captured graphs a step costs what the smallest graph that holds it costs, so rows are rounded up to a measured
     size in the base curve; with ``interpolate`` they are not. Above the largest size both kinds go on as a straight
-    line through the last two sizes.
+    line through the last two sizes, with a factor of their own.
 
     Not safe for threads; ``observe`` and every question take a few microseconds.
     """
