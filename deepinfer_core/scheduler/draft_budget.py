@@ -106,8 +106,7 @@ class AdaptiveLengths:
         self._past = PastDrafts()
         self._last: _LastStep | None = None
         self._foreseen: tuple[_Question, int] | None = None
-        self._pays = self._answer = True
-        self._advantage = inf
+        self._pays, self._advantage = True, inf
         self._asked_for, self._age = 0, 0
         self._num_alike = 0
         self._is_suspicious = False
@@ -151,8 +150,7 @@ class AdaptiveLengths:
         if num_sequences != self._asked_for or not is_settled or self._age >= REVIEW_INTERVAL:
             self._asked_for, self._age = num_sequences, 0
             self._advantage = self._drafting_advantage(num_sequences) if num_sequences else 0.0
-            self._answer = self._advantage > 1.0
-        pays = self._answer
+        pays = self._advantage > 1.0
         self._num_alike = self._num_alike + 1 if pays is self._pays else 1
         self._pays = pays
         if pays:

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from deepinfer_cuda.kernels.kept_tokens import SUM_BITS, token_weight
+from deepinfer_cuda.kernels.vocabulary_rows import best_id, part_maxima
 
 
 @triton.jit
@@ -19,32 +20,22 @@ def best_of_parts_kernel(
 ):  # fmt: skip
     """The largest logit of a part of a row, NaN if it has one, and the lowest id that has it."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    row_ptr = logits_ptr + row * row_stride
-    lane = tl.arange(0, BLOCK)
-    best = tl.full((BLOCK,), float("-inf"), tl.float32)
-    token = part * PART + lane
-    is_nan = tl.zeros((BLOCK,), tl.int32)
-    for start in tl.range(part * PART, tl.minimum(part * PART + PART, VOCAB), BLOCK, num_stages=STAGES):
-        column = start + lane
-        x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
-        is_better = x > best
-        best = tl.where(is_better, x, best)
-        token = tl.where(is_better, column, token)
-        is_nan |= (x != x).to(tl.int32)
-    largest = tl.max(best, 0)
-    first = tl.min(tl.where(best == largest, token, VOCAB), 0)
+    first, last = part * PART, tl.minimum(part * PART + PART, VOCAB)
+    best, token, is_nan = part_maxima(logits_ptr + row * row_stride, first, last, VOCAB, BLOCK, STAGES)
+    largest, lowest = best_id(best, token, VOCAB)
     place = row * tl.num_programs(1) + part
-    tl.store(best_ptr + place, tl.where(tl.max(is_nan, 0) > 0, float("nan"), largest))
-    tl.store(tokens_ptr + place, first)
+    tl.store(best_ptr + place, tl.where(is_nan > 0, float("nan"), largest))
+    tl.store(tokens_ptr + place, lowest)
 
 
 @triton.jit
-def _best(best_ptr, row, PARTS: tl.constexpr, PADDED: tl.constexpr):
-    """The largest logit of a row, and whether it has NaN."""
+def _row(logits_ptr, temperature_ptr, best_ptr, row, row_stride, PARTS: tl.constexpr, PADDED: tl.constexpr):
+    """Of a row: where it begins, its temperature (float64), its largest logit, and whether it has NaN."""
     part = tl.arange(0, PADDED)
     best = tl.load(best_ptr + row * PARTS + part, mask=part < PARTS, other=float("-inf"))
     is_nan = tl.max((best != best).to(tl.int32), 0) > 0
-    return tl.max(tl.where(best == best, best, float("-inf")), 0), is_nan
+    largest = tl.max(tl.where(best == best, best, float("-inf")), 0)
+    return logits_ptr + row * row_stride, tl.load(temperature_ptr + row).to(tl.float64), largest, is_nan
 
 
 @triton.jit
@@ -55,9 +46,7 @@ def masses_kernel(
 ):  # fmt: skip
     """The mass of a part of a row, as an integer; 0 where the row is greedy or refused."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    row_ptr = logits_ptr + row * row_stride
-    temperature = tl.load(temperature_ptr + row).to(tl.float64)
-    best, is_nan = _best(best_ptr, row, PARTS, PADDED)
+    row_ptr, temperature, best, is_nan = _row(logits_ptr, temperature_ptr, best_ptr, row, row_stride, PARTS, PADDED)
     largest = best.to(tl.float64)
     total = tl.zeros((BLOCK,), tl.int64)
     if (temperature > 0.0) & (is_nan == 0) & (tl.abs(best) < float("inf")):
@@ -77,11 +66,9 @@ def log_probabilities_kernel(
 ):  # fmt: skip
     """The log-probabilities of a part of a row: one-hot on its best token if it is greedy, NaN if it is refused."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    row_ptr = logits_ptr + row * row_stride
-    temperature = tl.load(temperature_ptr + row).to(tl.float64)
+    row_ptr, temperature, best, is_nan = _row(logits_ptr, temperature_ptr, best_ptr, row, row_stride, PARTS, PADDED)
     is_sampled = temperature > 0.0
     inverse = 1.0 / tl.where(is_sampled, temperature, 1.0)
-    best, is_nan = _best(best_ptr, row, PARTS, PADDED)
     is_refused = is_nan | (is_sampled & (tl.abs(best) == float("inf")))
     largest = best.to(tl.float64)
 

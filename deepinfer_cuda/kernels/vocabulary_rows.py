@@ -37,17 +37,17 @@ def fixed_point(x, BITS: tl.constexpr):
 
 
 @triton.jit
-def lane_maxima(row_ptr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
-    """Scan a row in blocks.
+def part_maxima(row_ptr, first, last, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    """Scan the columns of a row from ``first`` to ``last`` (not included) in blocks.
 
-    Returns the largest logit that each lane met, the id of each (the lowest among equals), and for the row whether
+    Returns the largest logit that each lane met, the id of each (the lowest among equals), and for the part whether
     it has NaN (int32).
     """
     lane = tl.arange(0, BLOCK)
     best = tl.full((BLOCK,), float("-inf"), tl.float32)
-    place = lane
+    place = first + lane
     is_nan = tl.zeros((BLOCK,), tl.int32)
-    for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
+    for start in tl.range(first, last, BLOCK, num_stages=STAGES):
         column = start + lane
         x = tl.load(row_ptr + column, mask=column < VOCAB, other=float("-inf"))
         is_better = x > best
@@ -55,6 +55,12 @@ def lane_maxima(row_ptr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.co
         place = tl.where(is_better, column, place)
         is_nan |= (x != x).to(tl.int32)
     return best, place, tl.max(is_nan, 0)
+
+
+@triton.jit
+def lane_maxima(row_ptr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    """The same of a whole row."""
+    return part_maxima(row_ptr, 0, VOCAB, VOCAB, BLOCK, STAGES)
 
 
 @triton.jit
